@@ -1,1 +1,6 @@
-//! conure-device
+//! Raw access to the machine, safe to call: mapped files and aligned memory.
+//!
+//! Nothing here knows an operation, a model or a file format. The crate is one of the few that may hold `unsafe`
+//! code; what it offers is safe.
+
+pub mod arena;
