@@ -3,6 +3,12 @@
 //! Everything here is plain data: no device, no op, no file format. Tensors are contiguous and row-major: the
 //! last axis is the fastest.
 
+mod dim;
 mod dtype;
+mod shape;
+mod tensor;
 
+pub use dim::{Bindings, Dim, DimError, Symbol};
 pub use dtype::DType;
+pub use shape::{Axis, Dims, Shape};
+pub use tensor::{Element, Tensor, TensorError, TensorMut, TensorView, tensor_bytes};
