@@ -4,3 +4,4 @@
 //! code; what it offers is safe.
 
 pub mod arena;
+pub mod map;
