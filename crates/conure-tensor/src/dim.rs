@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn errors_name_the_expression() {
         let e = half(&Dim::from(T)).eval(&Bindings::new()).unwrap_err().to_string();
-        assert_eq!(e, "the length floor((T-1)/2)+1 needs a value for T, which is not bound");
+        assert_eq!(e, "the length floor((T+1)/2) needs a value for T, which is not bound");
         let e = Dim::from(T).plus(-5).eval(&Bindings::new().with(T, 1)).unwrap_err().to_string();
         assert!(e.contains("T-5 is -4"), "{e}");
     }
