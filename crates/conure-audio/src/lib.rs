@@ -1,1 +1,4 @@
 //! conure-audio
+
+pub mod log_mel;
+mod mel_filterbank;
