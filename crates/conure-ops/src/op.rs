@@ -1,6 +1,6 @@
 //! What an op is: a meaning, a shape rule, a slow reference that defines it, and a kernel per device.
 
-use conure_kernels::Threads;
+use conure_kernels::Cpu;
 use conure_tensor::{Axis, DType, Dim, Shape, TensorError, TensorMut, TensorView};
 use smallvec::SmallVec;
 use std::any::Any;
@@ -171,8 +171,8 @@ pub struct CpuCall<'a, 'b> {
     pub outputs: &'b mut [TensorMut<'a>],
     /// As many bytes as [`CpuOp::scratch`] asked for, aligned to 64, of arbitrary content.
     pub scratch: &'b mut [u8],
-    /// The threads to use.
-    pub threads: &'b Threads,
+    /// The instruction set and the threads to use.
+    pub cpu: &'b Cpu,
 }
 
 impl<'a> CpuCall<'a, '_> {
