@@ -5,6 +5,7 @@
 
 mod dim;
 mod dtype;
+pub mod quant;
 mod shape;
 mod tensor;
 
