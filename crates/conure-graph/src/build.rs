@@ -1,0 +1,237 @@
+//! Building graphs: values in, ops applied, names given.
+
+use crate::error::GraphError;
+use crate::graph::{Def, Graph, Node, NodeOp, TileTime, Value, ValueId};
+use crate::weights::Weights;
+use conure_ops::{Op, ValueType};
+use conure_tensor::{Shape, Tensor};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Builds a [`Graph`]: every method appends, nothing is changed later, so the order of building is an order to run in.
+#[derive(Debug)]
+pub struct GraphBuilder {
+    graph: Graph,
+    scope: Vec<String>,
+    weight_values: HashMap<(usize, Vec<usize>), ValueId>,
+}
+
+impl GraphBuilder {
+    /// An empty graph over `weights`.
+    pub fn new(weights: Arc<Weights>) -> GraphBuilder {
+        GraphBuilder {
+            graph: Graph {
+                weights,
+                values: Vec::new(),
+                nodes: Vec::new(),
+                inputs: Vec::new(),
+                outputs: Vec::new(),
+                names: HashMap::new(),
+            },
+            scope: Vec::new(),
+            weight_values: HashMap::new(),
+        }
+    }
+
+    /// The weights the graph is built over.
+    pub fn weights(&self) -> &Arc<Weights> {
+        &self.graph.weights
+    }
+
+    /// The current path: the scopes joined by dots.
+    pub fn path(&self) -> String {
+        self.scope.join(".")
+    }
+
+    /// Builds within a scope: paths and weight names inside start with `name`.
+    ///
+    /// # Errors
+    /// What `build` returns.
+    pub fn scoped<R, E>(
+        &mut self,
+        name: &str,
+        build: impl FnOnce(&mut GraphBuilder) -> Result<R, E>,
+    ) -> Result<R, E> {
+        self.scope.push(name.to_owned());
+        let result = build(self);
+        self.scope.pop();
+        result
+    }
+
+    /// `name` within the current scope, as weights are called: `encoder.layers.3.` + `norm_out.weight`.
+    pub fn qualified(&self, name: &str) -> String {
+        if self.scope.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path()) }
+    }
+
+    fn push(&mut self, value: Value) -> ValueId {
+        let id = ValueId(u32::try_from(self.graph.values.len()).unwrap_or(u32::MAX));
+        self.graph.values.push(value);
+        id
+    }
+
+    /// Declares an input of the graph.
+    pub fn input(&mut self, name: &str, ty: ValueType) -> ValueId {
+        let def = Def::Input(self.graph.inputs.len());
+        let id = self.push(Value { ty, name: Some(name.to_owned()), def });
+        self.graph.inputs.push(id);
+        id
+    }
+
+    /// Whether the model has a weight of this name in the current scope.
+    pub fn has_weight(&self, name: &str) -> bool {
+        self.graph.weights.find(&self.qualified(name)).is_some()
+    }
+
+    /// The weight `name` of the current scope, of this shape (slowest axis first). Axes of length 1 in the file are
+    /// ignored: the weight of a pointwise convolution, `[N, K, 1]`, can be asked for as `[N, K]`.
+    ///
+    /// # Errors
+    /// [`GraphError::MissingWeight`], [`GraphError::WeightShape`].
+    pub fn weight(&mut self, name: &str, shape: &[usize]) -> Result<ValueId, GraphError> {
+        let name = self.qualified(name);
+        let info = self.graph.weights.get(&name)?;
+        let squeezed = |s: &[usize]| s.iter().copied().filter(|&d| d != 1).collect::<Vec<_>>();
+        if squeezed(&info.shape) != squeezed(shape) {
+            return Err(GraphError::WeightShape {
+                origin: self.graph.weights.origin().to_owned(),
+                name,
+                found: info.shape,
+                expected: shape.to_vec(),
+            });
+        }
+        let key = (info.index, shape.to_vec());
+        if let Some(&id) = self.weight_values.get(&key) {
+            return Ok(id);
+        }
+        let ty = ValueType::new(info.dtype, Shape::fixed(shape));
+        let id = self.push(Value { ty, name: Some(name), def: Def::Weight(info.index) });
+        self.weight_values.insert(key, id);
+        Ok(id)
+    }
+
+    /// As [`GraphBuilder::weight`], or `None` if the model has no such weight.
+    ///
+    /// # Errors
+    /// [`GraphError::WeightShape`].
+    pub fn weight_opt(&mut self, name: &str, shape: &[usize]) -> Result<Option<ValueId>, GraphError> {
+        if self.has_weight(name) { self.weight(name, shape).map(Some) } else { Ok(None) }
+    }
+
+    /// A fixed tensor.
+    pub fn constant(&mut self, tensor: Tensor) -> ValueId {
+        let ty = ValueType::new(tensor.dtype(), Shape::fixed(tensor.shape()));
+        self.push(Value { ty, name: None, def: Def::Constant(Arc::new(tensor)) })
+    }
+
+    /// The type of a value.
+    ///
+    /// # Errors
+    /// [`GraphError::Build`] if the value is not of this graph.
+    pub fn ty(&self, value: ValueId) -> Result<&ValueType, GraphError> {
+        self.graph.value(value).map(|v| &v.ty).ok_or_else(|| GraphError::Build {
+            what: format!("value {} is not of this graph, at {}", value.0, self.path()),
+        })
+    }
+
+    /// Applies an op of one output.
+    ///
+    /// # Errors
+    /// What does not fit, with the path.
+    pub fn apply(&mut self, op: impl Op, inputs: &[ValueId]) -> Result<ValueId, GraphError> {
+        let outputs = self.apply_all(op, inputs)?;
+        match outputs.as_slice() {
+            [one] => Ok(*one),
+            many => Err(GraphError::Build {
+                what: format!(
+                    "an op with {} outputs was applied as if it had one, at {}",
+                    many.len(),
+                    self.path()
+                ),
+            }),
+        }
+    }
+
+    /// Applies an op of any number of outputs.
+    ///
+    /// # Errors
+    /// What does not fit, with the path.
+    pub fn apply_all(
+        &mut self,
+        op: impl Op,
+        inputs: &[ValueId],
+    ) -> Result<SmallVec<[ValueId; 2]>, GraphError> {
+        let inferred = {
+            let types =
+                inputs.iter().map(|&v| self.ty(v)).collect::<Result<SmallVec<[&ValueType; 8]>, _>>()?;
+            op.infer(&types).map_err(|source| GraphError::Op { path: self.path(), source })?
+        };
+        Ok(self.push_node(NodeOp::Op(Arc::new(op)), inputs, inferred))
+    }
+
+    fn push_node(
+        &mut self,
+        op: NodeOp,
+        inputs: &[ValueId],
+        types: impl IntoIterator<Item = ValueType>,
+    ) -> SmallVec<[ValueId; 2]> {
+        let node = self.graph.nodes.len();
+        let outputs: SmallVec<[ValueId; 2]> = types
+            .into_iter()
+            .enumerate()
+            .map(|(i, ty)| self.push(Value { ty, name: None, def: Def::Node(node, i) }))
+            .collect();
+        let path = self.path();
+        self.graph.nodes.push(Node {
+            op,
+            inputs: SmallVec::from_slice(inputs),
+            outputs: outputs.clone(),
+            path,
+        });
+        outputs
+    }
+
+    /// Runs `tile.body` over `x` `[B, T, ...]` tile by tile; `lengths` `[B]` are the valid frames.
+    ///
+    /// # Errors
+    /// [`GraphError::Build`] if the body is not of the form that [`TileTime`] describes.
+    pub fn tile_time(&mut self, tile: TileTime, x: ValueId, lengths: ValueId) -> Result<ValueId, GraphError> {
+        let wrong = |what: &str| GraphError::Build { what: format!("tile_time at {}: {what}", self.path()) };
+        let inputs: Vec<&ValueType> = tile.body.inputs().map(|(_, ty)| ty).collect();
+        if inputs != [self.ty(x)?, self.ty(lengths)?] {
+            return Err(wrong("the body's inputs are not of the types of x and lengths"));
+        }
+        let outputs: Vec<ValueType> = tile.body.outputs().map(|(_, ty)| ty.clone()).collect();
+        if outputs.len() != 1 || tile.factor == 0 || tile.tile == 0 {
+            return Err(wrong("the body has one output, and factor and tile are at least 1"));
+        }
+        let out = self.push_node(NodeOp::TileTime(Arc::new(tile)), &[x, lengths], outputs);
+        Ok(out[0])
+    }
+
+    /// Gives a value the name under which it can be captured.
+    pub fn name(&mut self, value: ValueId, name: &str) -> ValueId {
+        self.graph.names.insert(name.to_owned(), value);
+        if let Some(v) = self.graph.values.get_mut(value.index()) {
+            v.name.get_or_insert_with(|| name.to_owned());
+        }
+        value
+    }
+
+    /// Declares an output of the graph; it can be captured under its name too.
+    pub fn output(&mut self, name: &str, value: ValueId) {
+        self.name(value, name);
+        self.graph.outputs.push((name.to_owned(), value));
+    }
+
+    /// The graph.
+    ///
+    /// # Errors
+    /// [`GraphError::Build`] if it has no output.
+    pub fn finish(self) -> Result<Graph, GraphError> {
+        if self.graph.outputs.is_empty() {
+            return Err(GraphError::Build { what: "the graph has no output".into() });
+        }
+        Ok(self.graph)
+    }
+}

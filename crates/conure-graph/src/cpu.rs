@@ -1,0 +1,259 @@
+//! Running a plan on the CPU: a list of kernel calls over one arena.
+
+use crate::error::GraphError;
+use crate::graph::Graph;
+use crate::plan::{Operand, Plan, Source, Step, StepKind, Tile, TileSteps};
+use conure_device::arena::AlignedBytes;
+use conure_kernels::Cpu;
+use conure_ops::{CpuCall, CpuInput, Op};
+use conure_tensor::{TensorMut, TensorView, tensor_bytes};
+use smallvec::SmallVec;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Where an input of a run is: the caller's memory, or the arena when a tile's body reads what its graph computed.
+#[derive(Clone, Debug)]
+pub(crate) enum InputRef<'a> {
+    Slice(&'a [u8]),
+    Arena(Range<usize>),
+}
+
+/// What a run needs besides plan and inputs.
+pub(crate) struct Run<'a> {
+    pub arena: &'a mut AlignedBytes,
+    pub cpu: &'a Cpu,
+    pub cancel: Option<&'a AtomicBool>,
+}
+
+type Ranges = SmallVec<[Range<usize>; 16]>;
+
+/// Runs `plan`; its arena starts at byte `base` of the run's.
+pub(crate) fn execute(
+    graph: &Graph,
+    plan: &Plan,
+    base: usize,
+    inputs: &[InputRef<'_>],
+    run: &mut Run<'_>,
+) -> Result<(), GraphError> {
+    for step in &plan.steps {
+        if run.cancel.is_some_and(|c| c.load(Ordering::Relaxed)) {
+            return Err(GraphError::Cancelled);
+        }
+        match &step.kind {
+            StepKind::Op(op) => op_step(graph, step, op, base, inputs, run)?,
+            StepKind::Tiles(tiles) => tile_step(graph, step, tiles, base, inputs, run)?,
+        }
+    }
+    Ok(())
+}
+
+fn shifted(range: &Range<usize>, base: usize) -> Range<usize> {
+    range.start + base..range.end + base
+}
+
+fn path(graph: &Graph, step: &Step) -> String {
+    graph.nodes.get(step.node).map(|n| n.path.clone()).unwrap_or_default()
+}
+
+/// Where the bytes of an operand are: in the arena, or outside of it.
+fn locate<'a>(
+    graph: &'a Graph,
+    operand: &'a Operand,
+    base: usize,
+    inputs: &[InputRef<'a>],
+) -> Option<InputRef<'a>> {
+    match &operand.source {
+        Source::Arena(range) => {
+            // A view may be shorter than the value it is a view of, never longer.
+            let len = tensor_bytes(operand.dtype, &operand.dims).unwrap_or(range.len());
+            Some(InputRef::Arena(shifted(&(range.start..range.start + len.min(range.len())), base)))
+        }
+        Source::Input(i) => inputs.get(*i).cloned(),
+        Source::Weight(i) => Some(InputRef::Slice(graph.weights.bytes(*i))),
+        Source::Constant(t) => Some(InputRef::Slice(TensorView::bytes(&t.view()))),
+        Source::Packed(_) | Source::InPlace => None,
+    }
+}
+
+fn op_step(
+    graph: &Graph,
+    step: &Step,
+    op: &Arc<dyn Op>,
+    base: usize,
+    inputs: &[InputRef<'_>],
+    run: &mut Run<'_>,
+) -> Result<(), GraphError> {
+    if step.outputs.iter().all(|s| s.range.is_empty()) {
+        return Ok(());
+    }
+    let mut reads = Ranges::new();
+    let located: SmallVec<[Option<InputRef<'_>>; 8]> =
+        step.inputs.iter().map(|o| locate(graph, o, base, inputs)).collect();
+    for at in &located {
+        if let Some(InputRef::Arena(range)) = at {
+            reads.push(range.clone());
+        }
+    }
+    let mut writes: Ranges = step.outputs.iter().map(|s| shifted(&s.range, base)).collect();
+    writes.push(shifted(&step.scratch, base));
+
+    let mut split = run
+        .arena
+        .split(&reads, &writes)
+        .map_err(|source| GraphError::Plan { path: path(graph, step), source })?;
+    let (read_parts, write_parts) = split.parts();
+    let mut next_read = read_parts.iter();
+    let tensor_error = |source| GraphError::Tensor { path: path(graph, step), source };
+
+    let mut call_inputs = SmallVec::<[CpuInput<'_>; 8]>::new();
+    for (operand, at) in step.inputs.iter().zip(&located) {
+        let bytes: &[u8] = match at {
+            Some(InputRef::Slice(bytes)) => bytes,
+            Some(InputRef::Arena(_)) => next_read.next().copied().unwrap_or(&[]),
+            None => {
+                call_inputs.push(match &operand.source {
+                    Source::Packed(p) => CpuInput::Packed(p),
+                    _ => CpuInput::InPlace,
+                });
+                continue;
+            }
+        };
+        let view = TensorView::new(operand.dtype, &operand.dims, bytes).map_err(tensor_error)?;
+        call_inputs.push(CpuInput::Tensor(view));
+    }
+    let Some((scratch, output_parts)) = write_parts.split_last_mut() else { return Ok(()) };
+    let mut outputs = SmallVec::<[TensorMut<'_>; 2]>::new();
+    for (slot, bytes) in step.outputs.iter().zip(output_parts) {
+        outputs.push(TensorMut::new(slot.dtype, &slot.dims, bytes).map_err(tensor_error)?);
+    }
+    let Some(kernel) = op.cpu() else {
+        return Err(GraphError::Unsupported {
+            op: op.name(),
+            path: path(graph, step),
+            why: "it has no CPU kernel".into(),
+        });
+    };
+    let mut call = CpuCall { inputs: &call_inputs, outputs: &mut outputs, scratch, cpu: run.cpu };
+    // A kernel's panic must not take the caller's program down; the arena holds plain bytes, so that nothing is left
+    // half changed that a later run could trip over.
+    match catch_unwind(AssertUnwindSafe(|| kernel.run(&mut call))) {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(source)) => Err(GraphError::Op { path: path(graph, step), source }),
+        Err(payload) => {
+            Err(GraphError::Panicked { path: path(graph, step), message: panic_message(&*payload) })
+        }
+    }
+}
+
+fn panic_message(payload: &(dyn std::any::Any + Send)) -> String {
+    payload
+        .downcast_ref::<&str>()
+        .map(|s| (*s).to_owned())
+        .or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".into())
+}
+
+fn tile_step(
+    graph: &Graph,
+    step: &Step,
+    tiles: &TileSteps,
+    base: usize,
+    inputs: &[InputRef<'_>],
+    run: &mut Run<'_>,
+) -> Result<(), GraphError> {
+    let [x, lengths] = step.inputs.as_slice() else {
+        return Err(GraphError::Build {
+            what: format!("tile_time at {} takes x and lengths", path(graph, step)),
+        });
+    };
+    let [y] = step.outputs.as_slice() else {
+        return Err(GraphError::Build { what: format!("tile_time at {} has one output", path(graph, step)) });
+    };
+    let (Some(x_at), Some(lengths_at)) =
+        (locate(graph, x, base, inputs), locate(graph, lengths, base, inputs))
+    else {
+        return Err(GraphError::Build {
+            what: format!("tile_time at {}: inputs are not tensors", path(graph, step)),
+        });
+    };
+    let batch = x.dims.first().copied().unwrap_or(0);
+    for item in 0..batch {
+        let valid = read_length(&lengths_at, item, run.arena);
+        for tile in &tiles.tiles {
+            let spot = Spot { x_at: &x_at, item, valid, scratch: shifted(&step.scratch, base) };
+            let rows = run_tile(step, tiles, tile, &spot, run)?;
+            let row_bytes = rows.len() / tile.y_rows.len().max(1);
+            let y_row = item * y.dims.get(1).copied().unwrap_or(0) + tile.y_rows.start;
+            let to = base + y.range.start + y_row * row_bytes;
+            let len = rows.len();
+            let mut split = run
+                .arena
+                .split(std::slice::from_ref(&rows), std::slice::from_ref(&(to..to + len)))
+                .map_err(|source| GraphError::Plan { path: path(graph, step), source })?;
+            let (from, to) = split.parts();
+            to[0].copy_from_slice(from[0]);
+        }
+    }
+    Ok(())
+}
+
+/// Which part of x a tile of which item reads, and where the body may work.
+struct Spot<'a> {
+    x_at: &'a InputRef<'a>,
+    item: usize,
+    valid: i32,
+    scratch: Range<usize>,
+}
+
+/// Runs the body on one tile; returns where in the arena the rows to keep are.
+fn run_tile(
+    step: &Step,
+    tiles: &TileSteps,
+    tile: &Tile,
+    spot: &Spot<'_>,
+    run: &mut Run<'_>,
+) -> Result<Range<usize>, GraphError> {
+    let x = &step.inputs[0];
+    let frames = x.dims.get(1).copied().unwrap_or(0);
+    let per_frame: usize = x.dims.iter().skip(2).product();
+    let frame_bytes = tensor_bytes(x.dtype, &[per_frame]).unwrap_or(0);
+    let start = (spot.item * frames + tile.x_frames.start) * frame_bytes;
+    let range = start..start + tile.x_frames.len() * frame_bytes;
+    let x_tile = match spot.x_at {
+        InputRef::Slice(bytes) => InputRef::Slice(bytes.get(range).unwrap_or(&[])),
+        InputRef::Arena(whole) => InputRef::Arena(shifted(&range, whole.start)),
+    };
+    let frames_here = i32::try_from(tile.x_frames.len()).unwrap_or(i32::MAX);
+    let before = i32::try_from(tile.x_frames.start).unwrap_or(i32::MAX);
+    let valid = spot.valid.saturating_sub(before).clamp(0, frames_here);
+    let header = spot.scratch.start..spot.scratch.start + 4;
+    run.arena.as_mut_slice()[header.clone()].copy_from_slice(&valid.to_le_bytes());
+
+    let base = spot.scratch.start + tiles.header;
+    execute(&tiles.node.body, &tile.plan, base, &[x_tile, InputRef::Arena(header)], run)?;
+
+    let (_, out) = &tile.plan.outputs[0];
+    let rows = out.dims.get(1).copied().unwrap_or(0);
+    let row_bytes = out.range.len() / rows.max(1);
+    if tile.y_skip + tile.y_rows.len() > rows {
+        return Err(GraphError::Build {
+            what: format!(
+                "a tile of {} frames gave {rows} rows, needed {}",
+                tile.x_frames.len(),
+                tile.y_skip + tile.y_rows.len()
+            ),
+        });
+    }
+    let start = base + out.range.start + tile.y_skip * row_bytes;
+    Ok(start..start + tile.y_rows.len() * row_bytes)
+}
+
+fn read_length(at: &InputRef<'_>, item: usize, arena: &AlignedBytes) -> i32 {
+    let bytes = match at {
+        InputRef::Slice(b) => b,
+        InputRef::Arena(r) => arena.as_slice().get(r.clone()).unwrap_or(&[]),
+    };
+    bytes.get(item * 4..item * 4 + 4).and_then(|b| b.try_into().ok()).map_or(0, i32::from_le_bytes)
+}

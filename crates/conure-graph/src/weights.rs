@@ -1,0 +1,135 @@
+//! Where weights come from, and the packed forms made of them.
+
+use crate::error::GraphError;
+use conure_ops::{OpError, Packed};
+use conure_tensor::{DType, TensorView};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A weight as its source describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightInfo {
+    /// Its number in the source.
+    pub index: usize,
+    /// Element type.
+    pub dtype: DType,
+    /// Lengths, slowest axis first.
+    pub shape: Vec<usize>,
+}
+
+/// Where weights come from: usually a mapped file, sometimes another program's memory.
+pub trait WeightSource: Send + Sync {
+    /// What messages call it: the path of the file.
+    fn origin(&self) -> &str;
+    /// The weight of this name.
+    fn find(&self, name: &str) -> Option<WeightInfo>;
+    /// The bytes of weight `index`; empty if there is none.
+    fn bytes(&self, index: usize) -> &[u8];
+    /// Says that the bytes of weight `index` are not needed soon: a mapped file gives its pages back. They can still
+    /// be read.
+    fn release(&self, index: usize);
+}
+
+/// The weights of one model, shared by its graphs and by all sessions: the source, and each packed form once.
+pub struct Weights {
+    source: Arc<dyn WeightSource>,
+    packed: Mutex<HashMap<(usize, &'static str), Packed>>,
+}
+
+impl fmt::Debug for Weights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Weights").field("origin", &self.source.origin()).finish_non_exhaustive()
+    }
+}
+
+impl Weights {
+    /// The weights of `source`.
+    pub fn new(source: Arc<dyn WeightSource>) -> Arc<Weights> {
+        Arc::new(Weights { source, packed: Mutex::new(HashMap::new()) })
+    }
+
+    /// What messages call the source.
+    pub fn origin(&self) -> &str {
+        self.source.origin()
+    }
+
+    /// The weight of this name.
+    pub fn find(&self, name: &str) -> Option<WeightInfo> {
+        self.source.find(name)
+    }
+
+    /// The weight of this name.
+    ///
+    /// # Errors
+    /// [`GraphError::MissingWeight`].
+    pub fn get(&self, name: &str) -> Result<WeightInfo, GraphError> {
+        self.find(name)
+            .ok_or_else(|| GraphError::MissingWeight { origin: self.origin().into(), name: name.into() })
+    }
+
+    /// The bytes of a weight.
+    pub fn bytes(&self, index: usize) -> &[u8] {
+        self.source.bytes(index)
+    }
+
+    /// The packed form `key` of weight `index`, made with `pack` the first time.
+    ///
+    /// The pages of a mapped source are given back afterwards, so that the weight is resident once.
+    ///
+    /// # Errors
+    /// What `pack` says.
+    pub(crate) fn packed(
+        &self,
+        index: usize,
+        key: &'static str,
+        pack: impl FnOnce(&[u8]) -> Result<Packed, OpError>,
+    ) -> Result<Packed, OpError> {
+        // The lock is held while packing: two sessions that start at once must not both pack.
+        let mut packed = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(p) = packed.get(&(index, key)) {
+            return Ok(p.clone());
+        }
+        let p = pack(self.source.bytes(index))?;
+        self.source.release(index);
+        packed.insert((index, key), p.clone());
+        Ok(p)
+    }
+}
+
+/// Weights in memory, for tests and for graphs made by hand.
+#[derive(Debug, Default)]
+pub struct MemoryWeights {
+    tensors: Vec<(String, conure_tensor::Tensor)>,
+}
+
+impl MemoryWeights {
+    /// No weights.
+    pub fn new() -> MemoryWeights {
+        MemoryWeights::default()
+    }
+
+    /// Adds a weight.
+    pub fn with(mut self, name: &str, tensor: conure_tensor::Tensor) -> MemoryWeights {
+        self.tensors.push((name.to_owned(), tensor));
+        self
+    }
+}
+
+impl WeightSource for MemoryWeights {
+    fn origin(&self) -> &str {
+        "memory"
+    }
+
+    fn find(&self, name: &str) -> Option<WeightInfo> {
+        let index = self.tensors.iter().position(|(n, _)| n == name)?;
+        let t = &self.tensors[index].1;
+        Some(WeightInfo { index, dtype: t.dtype(), shape: t.shape().to_vec() })
+    }
+
+    fn bytes(&self, index: usize) -> &[u8] {
+        self.tensors.get(index).map_or(&[], |(_, t)| TensorView::bytes(&t.view()))
+    }
+
+    fn release(&self, _index: usize) {}
+}
