@@ -1,5 +1,61 @@
 //! The ops: one folder each, with meaning, shape rule, reference, kernels and conformance cases.
+//!
+//! A folder's `mod.rs` holds the type (its fields are the op's attributes) with its shape rule and its reference,
+//! the slow loops in f64 that define it; `cpu.rs` its kernel calls; `cases.rs` what the conformance walk runs to
+//! hold every device to the reference. All tensors are row-major with channels last.
 
+mod activation;
+mod infer;
 mod op;
+mod reference;
+mod values;
 
+pub mod batch_norm;
+pub mod binary;
+pub mod broadcast;
+pub mod cast;
+pub mod concat;
+pub mod conv2d;
+pub mod conv_length;
+pub mod depthwise_conv1d;
+pub mod embedding;
+pub mod glu;
+pub mod layer_norm;
+pub mod linear;
+pub mod log_softmax;
+pub mod lstm_cell;
+pub mod mask_time;
+pub mod rel_pos_attention;
+pub mod rel_pos_encoding;
+pub mod reshape;
+pub mod scale;
+pub mod slice;
+pub mod softmax;
+pub mod transpose;
+pub mod unary;
+
+pub use activation::Activation;
+pub use batch_norm::BatchNorm;
+pub use binary::{Binary, BinaryKind};
+pub use broadcast::Broadcast;
+pub use cast::Cast;
+pub use concat::Concat;
+pub use conv_length::ConvLength;
+pub use conv2d::Conv2d;
+pub use depthwise_conv1d::DepthwiseConv1d;
+pub use embedding::Embedding;
+pub use glu::Glu;
+pub use layer_norm::LayerNorm;
+pub use linear::Linear;
+pub use log_softmax::LogSoftmax;
+pub use lstm_cell::LstmCell;
+pub use mask_time::MaskTime;
 pub use op::{Attr, CpuCall, CpuInput, CpuOp, Op, OpError, Outputs, Packed, ValueType};
+pub use rel_pos_attention::{AttentionMask, RelPosAttention};
+pub use rel_pos_encoding::RelPosEncoding;
+pub use reshape::Reshape;
+pub use scale::Scale;
+pub use slice::Slice;
+pub use softmax::Softmax;
+pub use transpose::Transpose;
+pub use unary::{Unary, UnaryKind};

@@ -97,6 +97,7 @@ pub enum OpError {
 
 /// An attribute of an op, for drawings and for the structural hash of a graph.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant)] // a few per node, read when a graph is drawn or hashed
 pub enum Attr {
     /// An integer.
     Int(i64),

@@ -1,0 +1,96 @@
+//! `binary`: two tensors, element by element.
+
+use crate::infer::{Inputs, one};
+use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::values::{read, write};
+use conure_tensor::{TensorMut, TensorView};
+use std::any::Any;
+
+mod cpu;
+
+const NAME: &str = "binary";
+
+/// The function of a [`Binary`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BinaryKind {
+    /// `a + b`.
+    Add,
+    /// `a - b`.
+    Sub,
+    /// `a * b`.
+    Mul,
+    /// `a / b`.
+    Div,
+}
+
+impl BinaryKind {
+    /// Every function.
+    pub const ALL: [BinaryKind; 4] = [BinaryKind::Add, BinaryKind::Sub, BinaryKind::Mul, BinaryKind::Div];
+
+    /// Its name, as drawings show it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            BinaryKind::Add => "add",
+            BinaryKind::Sub => "sub",
+            BinaryKind::Mul => "mul",
+            BinaryKind::Div => "div",
+        }
+    }
+
+    /// The definition.
+    pub fn apply(self, a: f64, b: f64) -> f64 {
+        match self {
+            BinaryKind::Add => a + b,
+            BinaryKind::Sub => a - b,
+            BinaryKind::Mul => a * b,
+            BinaryKind::Div => a / b,
+        }
+    }
+}
+
+/// A function of two tensors, element by element.
+///
+/// Inputs: `a [...]` f32; `b` f32 of the same shape, or of the last axes of it only, and then used for every
+/// index of the others (`[D]` onto `[B, T, D]`). Output: the shape of `a`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Binary {
+    /// Which function.
+    pub kind: BinaryKind,
+}
+
+impl Op for Binary {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        vec![("kind", Attr::Text(self.kind.name()))]
+    }
+
+    fn infer(&self, inputs: &[&ValueType]) -> Result<Outputs, OpError> {
+        let ins = Inputs::exactly(NAME, inputs, 2)?;
+        let a = ins.f32(0, "[...]")?;
+        let b = ins.weight(1, inputs[1].shape.rank(), "the shape of input 0 or its last axes")?;
+        if b.rank() > a.rank() {
+            return Err(ins.wrong(1, format!("{a} or its last axes")));
+        }
+        for ((axis, l), (_, r)) in a.iter().rev().zip(b.iter().rev()) {
+            ins.same(axis, l, r)?;
+        }
+        Ok(one(a.clone()))
+    }
+
+    fn reference(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), OpError> {
+        let (a, b) = (read(NAME, inputs, 0)?, read(NAME, inputs, 1)?);
+        let repeated = b.data.iter().cycle();
+        write(NAME, outputs, 0, a.data.iter().zip(repeated).map(|(&x, &y)| self.kind.apply(x, y)))
+    }
+
+    fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,15 @@
+//! `cast` on the CPU.
+
+use super::Cast;
+use crate::op::{CpuCall, CpuOp, OpError, ValueType};
+use crate::reference;
+
+impl CpuOp for Cast {
+    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn run(&self, call: &mut CpuCall<'_, '_>) -> Result<(), OpError> {
+        reference::run(self, call)
+    }
+}

@@ -1,0 +1,156 @@
+//! `conv2d`: convolution over time and frequency, channels last.
+
+use crate::activation::Activation;
+use crate::infer::{Inputs, conv_frames, dim, one};
+use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::values::{output, read, write};
+use conure_tensor::{Axis, Dim, Shape, TensorMut, TensorView};
+use std::any::Any;
+
+mod cpu;
+
+const NAME: &str = "conv2d";
+
+/// Two-dimensional convolution (cross-correlation, as in every framework).
+///
+/// Inputs: `x [B, T, F, C]` f32, `w [O, C/groups, kT, kF]` in any stored form, then `bias [O]` if
+/// [`Conv2d::bias`]. Output: `[B, T', F', O]` f32 with `T' = floor((T + pads - dilation * (kT - 1) - 1) / stride) + 1`,
+/// and F' likewise.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Conv2d {
+    /// Steps in time and in frequency.
+    pub stride: [usize; 2],
+    /// Zeros added: before in time, after in time, before in frequency, after in frequency.
+    pub pad: [usize; 4],
+    /// Distance between the kernel's taps in time and in frequency.
+    pub dilation: [usize; 2],
+    /// Groups of channels that see only each other; C for a depthwise convolution.
+    pub groups: usize,
+    /// Applied after the bias.
+    pub activation: Activation,
+    /// Whether there is a bias.
+    pub bias: bool,
+}
+
+/// What `axis` (0 time, 1 frequency) of a convolution is: kernel taps, stride, dilation, zeros before.
+#[derive(Clone, Copy)]
+struct Window {
+    taps: usize,
+    stride: usize,
+    dilation: usize,
+    before: usize,
+}
+
+impl Window {
+    /// Where tap `k` of output `at` reads, if that is inside `0 .. length`.
+    fn source(&self, at: usize, k: usize, length: usize) -> Option<usize> {
+        (at * self.stride + k * self.dilation).checked_sub(self.before).filter(|&s| s < length)
+    }
+}
+
+impl Conv2d {
+    fn window(&self, axis: usize, taps: usize) -> Window {
+        Window { taps, stride: self.stride[axis], dilation: self.dilation[axis], before: self.pad[2 * axis] }
+    }
+
+    fn check_attributes(&self, ins: &Inputs<'_>, c: usize, w: &[usize]) -> Result<(), OpError> {
+        if self.stride.contains(&0) || self.dilation.contains(&0) || self.groups == 0 {
+            return Err(ins.attribute("stride, dilation and groups must be at least 1"));
+        }
+        if !c.is_multiple_of(self.groups) || !w[0].is_multiple_of(self.groups) {
+            return Err(ins.attribute(format!(
+                "groups {} must divide C {c} and the output channels {}",
+                self.groups, w[0]
+            )));
+        }
+        if w[2] == 0 || w[3] == 0 {
+            return Err(ins.attribute("the kernel has no taps"));
+        }
+        Ok(())
+    }
+}
+
+impl Op for Conv2d {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        let ints =
+            |v: &[usize]| Attr::Ints(v.iter().map(|&n| i64::try_from(n).unwrap_or(i64::MAX)).collect());
+        vec![
+            ("stride", ints(&self.stride)),
+            ("pad", ints(&self.pad)),
+            ("dilation", ints(&self.dilation)),
+            ("groups", Attr::Int(i64::try_from(self.groups).unwrap_or(i64::MAX))),
+            ("activation", Attr::Text(self.activation.name())),
+            ("bias", Attr::Int(i64::from(self.bias))),
+        ]
+    }
+
+    fn infer(&self, inputs: &[&ValueType]) -> Result<Outputs, OpError> {
+        let ins = Inputs::exactly(NAME, inputs, 2 + usize::from(self.bias))?;
+        let x = ins.f32_of(0, 4, "[B, T, F, C]")?;
+        let w = ins.weight(1, 4, "[O, C/groups, kT, kF]")?;
+        let c = dim(x, 3).as_constant().ok_or_else(|| ins.wrong(0, "[B, T, F, C] with C fixed"))?;
+        let fixed: Option<Vec<usize>> = w.iter().map(|(_, d)| d.as_constant()).collect();
+        let fixed = fixed.ok_or_else(|| ins.wrong(1, "[O, C/groups, kT, kF] of fixed lengths"))?;
+        self.check_attributes(&ins, c, &fixed)?;
+        ins.same(Axis("C/groups"), &Dim::from(c / self.groups), dim(w, 1))?;
+        if self.bias {
+            ins.vector(2, Axis::N, dim(w, 0))?;
+        }
+        let frames = |axis: usize| {
+            let pad = self.pad[2 * axis].saturating_add(self.pad[2 * axis + 1]);
+            let extent = (fixed[2 + axis] - 1).saturating_mul(self.dilation[axis]).saturating_add(1);
+            conv_frames(dim(x, 1 + axis), pad, extent, self.stride[axis])
+        };
+        Ok(one(Shape::new([
+            (x.axis(0), dim(x, 0).clone()),
+            (x.axis(1), frames(0)),
+            (x.axis(2), frames(1)),
+            (Axis::C, dim(w, 0).clone()),
+        ])))
+    }
+
+    fn reference(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), OpError> {
+        let (x, w) = (read(NAME, inputs, 0)?, read(NAME, inputs, 1)?);
+        let bias = if self.bias { Some(read(NAME, inputs, 2)?) } else { None };
+        let shape = output(NAME, outputs, 0)?.shape().to_vec();
+        let (frames, bins, c) = (x.dim(1), x.dim(2), x.dim(3));
+        let (outs, per_group) = (w.dim(0), w.dim(1));
+        let (time, freq) = (self.window(0, w.dim(2)), self.window(1, w.dim(3)));
+        let mut out = Vec::new();
+        for (b, t, f, o) in indices(&shape) {
+            let first = o / (outs / self.groups) * per_group;
+            let mut sum = 0.0;
+            for kt in 0..time.taps {
+                let Some(st) = time.source(t, kt, frames) else { continue };
+                for kf in 0..freq.taps {
+                    let Some(sf) = freq.source(f, kf, bins) else { continue };
+                    for i in 0..per_group {
+                        let tap = ((o * per_group + i) * time.taps + kt) * freq.taps + kf;
+                        sum += x.data[((b * frames + st) * bins + sf) * c + first + i] * w.data[tap];
+                    }
+                }
+            }
+            out.push(self.activation.apply(sum + bias.as_ref().map_or(0.0, |b| b.data[o])));
+        }
+        write(NAME, outputs, 0, out)
+    }
+
+    fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// All indices of a shape of four axes, in order.
+fn indices(shape: &[usize]) -> impl Iterator<Item = (usize, usize, usize, usize)> {
+    let n = |i: usize| shape.get(i).copied().unwrap_or(1);
+    let (t, f, o) = (n(1), n(2), n(3));
+    (0..n(0) * t * f * o).map(move |i| (i / o / f / t, i / o / f % t, i / o % f, i % o))
+}

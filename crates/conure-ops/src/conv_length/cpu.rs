@@ -1,0 +1,15 @@
+//! `conv_length` on the CPU.
+
+use super::ConvLength;
+use crate::op::{CpuCall, CpuOp, OpError, ValueType};
+use crate::reference;
+
+impl CpuOp for ConvLength {
+    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn run(&self, call: &mut CpuCall<'_, '_>) -> Result<(), OpError> {
+        reference::run(self, call)
+    }
+}

@@ -1,0 +1,89 @@
+//! `depthwise_conv1d`: every channel convolved in time with its own kernel.
+
+use crate::infer::{Inputs, conv_frames, dim, one};
+use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::values::{output, read, write};
+use conure_tensor::{Axis, Dim, Shape, TensorMut, TensorView};
+use std::any::Any;
+
+mod cpu;
+
+const NAME: &str = "depthwise_conv1d";
+
+/// Depthwise convolution in time, stride 1: the convolution of a Conformer's convolution module.
+///
+/// Inputs: `x [B, T, C]` f32, `w [C, 1, K]` in any stored form, then `bias [C]` if [`DepthwiseConv1d::bias`].
+/// Output: `[B, T', C]` f32 with `T' = T + pad_before + pad_after - K + 1`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DepthwiseConv1d {
+    /// Zero frames before the first: `(K-1)/2`, or `K-1` where causal.
+    pub pad_before: usize,
+    /// Zero frames after the last.
+    pub pad_after: usize,
+    /// Whether there is a bias.
+    pub bias: bool,
+}
+
+impl Op for DepthwiseConv1d {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        let int = |n: usize| Attr::Int(i64::try_from(n).unwrap_or(i64::MAX));
+        vec![
+            ("pad_before", int(self.pad_before)),
+            ("pad_after", int(self.pad_after)),
+            ("bias", Attr::Int(i64::from(self.bias))),
+        ]
+    }
+
+    fn infer(&self, inputs: &[&ValueType]) -> Result<Outputs, OpError> {
+        let ins = Inputs::exactly(NAME, inputs, 2 + usize::from(self.bias))?;
+        let x = ins.f32_of(0, 3, "[B, T, C]")?;
+        let w = ins.weight(1, 3, "[C, 1, K]")?;
+        ins.same(Axis::C, dim(x, 2), dim(w, 0))?;
+        ins.same(Axis("channels per group"), &Dim::from(1), dim(w, 1))?;
+        if self.bias {
+            ins.vector(2, Axis::C, dim(x, 2))?;
+        }
+        let kernel = dim(w, 2).as_constant().filter(|&k| k > 0);
+        let kernel = kernel.ok_or_else(|| ins.wrong(1, "[C, 1, K] with a fixed K of at least 1"))?;
+        let frames = conv_frames(dim(x, 1), self.pad_before.saturating_add(self.pad_after), kernel, 1);
+        Ok(one(Shape::new([
+            (x.axis(0), dim(x, 0).clone()),
+            (x.axis(1), frames),
+            (x.axis(2), dim(x, 2).clone()),
+        ])))
+    }
+
+    fn reference(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), OpError> {
+        let (x, w) = (read(NAME, inputs, 0)?, read(NAME, inputs, 1)?);
+        let bias = if self.bias { Some(read(NAME, inputs, 2)?) } else { None };
+        let (frames, c, taps) = (x.dim(1), x.dim(2), w.dim(2));
+        let out_frames = output(NAME, outputs, 0)?.shape().get(1).copied().unwrap_or(0);
+        let mut out = Vec::new();
+        for b in 0..x.dim(0) {
+            for t in 0..out_frames {
+                for ch in 0..c {
+                    let mut sum = bias.as_ref().map_or(0.0, |b| b.data[ch]);
+                    for k in 0..taps {
+                        if let Some(s) = (t + k).checked_sub(self.pad_before).filter(|&s| s < frames) {
+                            sum += x.data[(b * frames + s) * c + ch] * w.data[ch * taps + k];
+                        }
+                    }
+                    out.push(sum);
+                }
+            }
+        }
+        write(NAME, outputs, 0, out)
+    }
+
+    fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,56 @@
+//! `glu`: the gated linear unit, half as wide as its input.
+
+use crate::activation::sigmoid;
+use crate::infer::{Inputs, dim, last, one};
+use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::values::{read, write};
+use conure_tensor::{Dim, TensorMut, TensorView};
+use std::any::Any;
+
+mod cpu;
+
+const NAME: &str = "glu";
+
+/// Gated linear unit (Dauphin et al. 2017): the first half of every row times the sigmoid of the second half.
+///
+/// Input: `x [..., 2D]` f32. Output: `[..., D]` f32.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Glu;
+
+impl Op for Glu {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        Vec::new()
+    }
+
+    fn infer(&self, inputs: &[&ValueType]) -> Result<Outputs, OpError> {
+        let ins = Inputs::exactly(NAME, inputs, 1)?;
+        let x = ins.f32_from(0, 1, "[..., 2D]")?;
+        let half = dim(x, last(x)).floor_div(2);
+        if &half * &Dim::from(2) != *dim(x, last(x)) {
+            return Err(ins.wrong(0, "f32 [..., 2D]: an even last axis"));
+        }
+        Ok(one(x.with(last(x), x.axis(last(x)), half)))
+    }
+
+    fn reference(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), OpError> {
+        let x = read(NAME, inputs, 0)?;
+        let d = x.last() / 2;
+        let out = x.rows().flat_map(|row| {
+            let (a, gate) = row.split_at(d);
+            a.iter().zip(gate).map(|(a, g)| a * sigmoid(*g))
+        });
+        write(NAME, outputs, 0, out)
+    }
+
+    fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

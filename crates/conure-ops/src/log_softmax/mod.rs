@@ -1,0 +1,50 @@
+//! `log_softmax`: the logarithm of softmax, computed without taking it.
+
+use crate::infer::{Inputs, one};
+use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::values::{read, write};
+use conure_tensor::{TensorMut, TensorView};
+use std::any::Any;
+
+mod cpu;
+
+const NAME: &str = "log_softmax";
+
+/// Logarithm of softmax over the last axis: what a CTC head gives for every frame.
+///
+/// Input: `x [..., V]` f32. Output: the same shape.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogSoftmax;
+
+impl Op for LogSoftmax {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        Vec::new()
+    }
+
+    fn infer(&self, inputs: &[&ValueType]) -> Result<Outputs, OpError> {
+        let ins = Inputs::exactly(NAME, inputs, 1)?;
+        Ok(one(ins.f32_from(0, 1, "[..., V]")?.clone()))
+    }
+
+    fn reference(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), OpError> {
+        let x = read(NAME, inputs, 0)?;
+        let out = x.rows().flat_map(|row| {
+            let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = row.iter().map(|v| (v - max).exp()).sum();
+            row.iter().map(move |v| v - max - sum.ln())
+        });
+        write(NAME, outputs, 0, out)
+    }
+
+    fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,205 @@
+//! `rel_pos_attention`: multi-head attention that sees how far apart frames are.
+
+use crate::infer::{Inputs, dim, one};
+use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::values::{Values, ints, read, valid, write};
+use conure_tensor::{Axis, Dim, TensorMut, TensorView};
+use std::any::Any;
+
+mod cpu;
+
+const NAME: &str = "rel_pos_attention";
+
+/// Which keys a query sees, beside the end of its item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AttentionMask {
+    /// All.
+    Full,
+    /// Chunks of `right + 1` frames, counted from frame 0: a frame sees its own chunk and the `left / (right + 1)`
+    /// chunks before it; all of them if `left` is `None`.
+    ChunkedLimited {
+        /// Frames seen to the left, a multiple of `right + 1`; `None`: no limit.
+        left: Option<usize>,
+        /// Frames seen to the right by the first frame of a chunk.
+        right: usize,
+    },
+    /// `left` frames before and `right` frames after.
+    Banded {
+        /// Frames seen to the left.
+        left: usize,
+        /// Frames seen to the right.
+        right: usize,
+    },
+}
+
+impl AttentionMask {
+    /// Whether query frame `q` sees key frame `k`.
+    pub fn sees(self, q: usize, k: usize) -> bool {
+        match self {
+            AttentionMask::Full => true,
+            AttentionMask::ChunkedLimited { left, right } => {
+                let size = right.saturating_add(1);
+                let (q, k) = (q / size, k / size);
+                k <= q && left.is_none_or(|left| q - k <= left / size)
+            }
+            AttentionMask::Banded { left, right } => {
+                k.saturating_add(left) >= q && k <= q.saturating_add(right)
+            }
+        }
+    }
+
+    fn attrs(self) -> Vec<(&'static str, Attr)> {
+        let int = |n: usize| Attr::Int(i64::try_from(n).unwrap_or(i64::MAX));
+        match self {
+            AttentionMask::Full => vec![("mask", Attr::Text("full"))],
+            AttentionMask::ChunkedLimited { left, right } => vec![
+                ("mask", Attr::Text("chunked_limited")),
+                ("left", left.map_or(Attr::Int(-1), int)),
+                ("right", int(right)),
+            ],
+            AttentionMask::Banded { left, right } => {
+                vec![("mask", Attr::Text("banded")), ("left", int(left)), ("right", int(right))]
+            }
+        }
+    }
+}
+
+/// Multi-head self-attention with relative positions (Transformer-XL; Conformer).
+///
+/// Inputs: `q`, `k`, `v [B, T, D]` f32; `p [P, D]` f32, the projected [`crate::RelPosEncoding`]; `u` and `v_bias`
+/// `[H, K]`, added to the query where it meets keys and positions; `lengths [B]` i32. Output: `[B, T, D]` f32, the
+/// heads side by side, before the output projection.
+///
+/// For query `i` and key `j`, `score = ((q_i + u) . k_j + (q_i + v_bias) . p_(i-j)) / sqrt(K)`, softmax over the
+/// keys that the mask shows and that lie before the item's end. Queries past the end, or that see no key, give 0.
+/// The rows of `p` stand for the distances `i - j`, greatest first: `T-1 ..= -(T-1)`, and with
+/// [`AttentionMask::Banded`] `left ..= -right`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RelPosAttention {
+    /// Heads H; D = H K.
+    pub heads: usize,
+    /// What a query sees.
+    pub mask: AttentionMask,
+}
+
+impl RelPosAttention {
+    /// The row of `p` for query `i` and key `j`.
+    fn position(&self, i: usize, j: usize, frames: usize) -> usize {
+        let farthest = match self.mask {
+            AttentionMask::Banded { left, .. } => left,
+            _ => frames.saturating_sub(1),
+        };
+        (farthest + j).saturating_sub(i)
+    }
+}
+
+impl Op for RelPosAttention {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn attrs(&self) -> Vec<(&'static str, Attr)> {
+        let mut attrs = vec![("heads", Attr::Int(i64::try_from(self.heads).unwrap_or(i64::MAX)))];
+        attrs.extend(self.mask.attrs());
+        attrs
+    }
+
+    fn infer(&self, inputs: &[&ValueType]) -> Result<Outputs, OpError> {
+        let ins = Inputs::exactly(NAME, inputs, 7)?;
+        let q = ins.f32_of(0, 3, "[B, T, D]")?;
+        for i in 1..3 {
+            ins.f32_of(i, 3, "[B, T, D]")?;
+            ins.same_shape(0, i)?;
+        }
+        let d = dim(q, 2).as_constant().ok_or_else(|| ins.wrong(0, "[B, T, D] with D fixed"))?;
+        if self.heads == 0 || !d.is_multiple_of(self.heads) {
+            return Err(ins.attribute(format!("D {d} does not divide into {} heads", self.heads)));
+        }
+        let p = ins.f32_of(3, 2, "[P, D]")?;
+        ins.same(Axis::D, dim(q, 2), dim(p, 1))?;
+        let rows = match self.mask {
+            AttentionMask::Banded { left, right } => Dim::from(left.saturating_add(right).saturating_add(1)),
+            _ => (dim(q, 1) * &Dim::from(2)).plus(-1),
+        };
+        ins.same(Axis::P, &rows, dim(p, 0))?;
+        for i in 4..6 {
+            let bias = ins.weight(i, 2, "[H, K]")?;
+            ins.same(Axis::H, &Dim::from(self.heads), dim(bias, 0))?;
+            ins.same(Axis::K, &Dim::from(d / self.heads), dim(bias, 1))?;
+        }
+        let lengths = ins.i32(6, Some(1), "[B]")?;
+        ins.same(Axis::B, dim(q, 0), dim(lengths, 0))?;
+        Ok(one(q.clone()))
+    }
+
+    fn reference(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), OpError> {
+        let (q, k, v) = (read(NAME, inputs, 0)?, read(NAME, inputs, 1)?, read(NAME, inputs, 2)?);
+        let (p, lengths) = (read(NAME, inputs, 3)?, ints(NAME, inputs, 6)?);
+        let (u, v_bias) = (read(NAME, inputs, 4)?, read(NAME, inputs, 5)?);
+        let (frames, width) = (q.dim(1), q.last() / self.heads.max(1));
+        let mut out = vec![0.0; q.data.len()];
+        for b in 0..q.dim(0) {
+            let end = valid(&lengths, b, frames);
+            for i in 0..end {
+                for h in 0..self.heads {
+                    let seen: Vec<usize> = (0..end).filter(|&j| self.mask.sees(i, j)).collect();
+                    let head = |x: &Values, row: usize| x.row(row)[h * width..(h + 1) * width].to_vec();
+                    let query = head(&q, b * frames + i);
+                    let scores = seen.iter().map(|&j| {
+                        let content = dot(&query, u.row(h), &head(&k, b * frames + j));
+                        let place = dot(&query, v_bias.row(h), &head(&p, self.position(i, j, frames)));
+                        (content + place) / (width as f64).sqrt()
+                    });
+                    let weights = softmax(scores.collect());
+                    let at = (b * frames + i) * q.last() + h * width;
+                    for (w, &j) in weights.iter().zip(&seen) {
+                        let value = head(&v, b * frames + j);
+                        out[at..at + width].iter_mut().zip(&value).for_each(|(o, v)| *o += w * v);
+                    }
+                }
+            }
+        }
+        write(NAME, outputs, 0, out)
+    }
+
+    fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// `(query + bias) . other`.
+fn dot(query: &[f64], bias: &[f64], other: &[f64]) -> f64 {
+    query.iter().zip(bias).zip(other).map(|((q, b), o)| (q + b) * o).sum()
+}
+
+fn softmax(mut scores: Vec<f64>) -> Vec<f64> {
+    let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    scores.iter_mut().for_each(|s| *s = (*s - max).exp());
+    let sum: f64 = scores.iter().sum();
+    scores.iter_mut().for_each(|s| *s /= sum);
+    scores
+}
+
+#[cfg(test)]
+mod tests {
+    use super::AttentionMask;
+
+    #[test]
+    fn masks_show_what_nemo_shows() {
+        let row = |mask: AttentionMask, q| -> Vec<usize> { (0..10).filter(|&k| mask.sees(q, k)).collect() };
+        let chunked = AttentionMask::ChunkedLimited { left: Some(4), right: 1 };
+        assert_eq!(row(chunked, 0), [0, 1]);
+        assert_eq!(row(chunked, 5), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(row(chunked, 6), [2, 3, 4, 5, 6, 7]);
+        let all_left = AttentionMask::ChunkedLimited { left: None, right: 2 };
+        assert_eq!(row(all_left, 4), [0, 1, 2, 3, 4, 5]);
+        let band = AttentionMask::Banded { left: 2, right: 1 };
+        assert_eq!(row(band, 0), [0, 1]);
+        assert_eq!(row(band, 5), [3, 4, 5, 6]);
+        assert_eq!(row(AttentionMask::Banded { left: usize::MAX, right: usize::MAX }, 5).len(), 10);
+    }
+}

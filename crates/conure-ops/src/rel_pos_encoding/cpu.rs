@@ -1,0 +1,15 @@
+//! `rel_pos_encoding` on the CPU.
+
+use super::RelPosEncoding;
+use crate::op::{CpuCall, CpuOp, OpError, ValueType};
+use crate::reference;
+
+impl CpuOp for RelPosEncoding {
+    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn run(&self, call: &mut CpuCall<'_, '_>) -> Result<(), OpError> {
+        reference::run(self, call)
+    }
+}

@@ -1,0 +1,15 @@
+//! `unary` on the CPU.
+
+use super::Unary;
+use crate::op::{CpuCall, CpuOp, OpError, ValueType};
+use crate::reference;
+
+impl CpuOp for Unary {
+    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn run(&self, call: &mut CpuCall<'_, '_>) -> Result<(), OpError> {
+        reference::run(self, call)
+    }
+}
