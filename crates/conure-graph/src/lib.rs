@@ -11,6 +11,7 @@ mod error;
 mod graph;
 mod liveness;
 mod plan;
+mod reference;
 mod session;
 mod weights;
 
@@ -18,5 +19,6 @@ pub use build::GraphBuilder;
 pub use error::GraphError;
 pub use graph::{Def, Graph, Node, NodeOp, TileTime, Value, ValueId};
 pub use plan::Plan;
+pub use reference::run_reference;
 pub use session::{Program, RunOutputs, Session};
 pub use weights::{MemoryWeights, WeightInfo, WeightSource, Weights};

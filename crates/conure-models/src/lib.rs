@@ -1,1 +1,14 @@
-//! conure-models
+//! Model families, each in one file that reads like its paper, and the building blocks that papers name.
+//!
+//! A model file is configuration, weights, forward and tensor names. It knows no device, no batching policy, no cache
+//! and no quantisation: it builds graphs.
+
+mod conformer;
+mod error;
+mod layers;
+pub mod parakeet;
+mod source;
+
+pub use error::ModelError;
+pub use parakeet::{Attention, Parakeet, ParakeetConfig};
+pub use source::GgufWeights;

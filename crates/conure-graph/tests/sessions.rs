@@ -1,0 +1,237 @@
+//! Sessions against the references of the ops: same graph, same inputs, same results.
+
+use conure_graph::{
+    GraphBuilder, GraphError, MemoryWeights, Program, Session, TileTime, ValueId, Weights, run_reference,
+};
+use conure_kernels::Cpu;
+use conure_ops::{
+    Activation, Binary, BinaryKind, Conv2d, ConvLength, LayerNorm, Linear, MaskTime, Reshape, Scale, Unary,
+    UnaryKind, ValueType,
+};
+use conure_tensor::{Axis, Bindings, DType, Dim, Shape, Symbol, Tensor, TensorView};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+const T: Symbol = Symbol::new("T");
+const B: Symbol = Symbol::new("B");
+
+/// Numbers in -1 .. 1 that repeat on every run.
+fn noise(seed: u64, shape: &[usize]) -> Tensor {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let data: Vec<f32> = (0..shape.iter().product())
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+        })
+        .collect();
+    Tensor::from_slice(shape, &data).unwrap()
+}
+
+fn cpu(threads: usize) -> Arc<Cpu> {
+    Arc::new(Cpu::detect(Some(threads)).unwrap())
+}
+
+fn rows(d: usize) -> ValueType {
+    ValueType::f32(Shape::new([(Axis::B, Dim::from(B)), (Axis::T, Dim::from(T)), (Axis::D, Dim::from(d))]))
+}
+
+fn assert_close(name: &str, found: &TensorView<'_>, expected: &Tensor) {
+    assert_eq!(found.shape(), expected.shape(), "{name}");
+    let (found, expected) = (found.as_slice::<f32>().unwrap(), expected.as_slice::<f32>().unwrap());
+    let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(worst <= 1e-4, "{name}: differs by {worst}");
+}
+
+/// A feed-forward block with a diamond, in-place candidates, a view and a captured middle.
+fn block(d: usize) -> (Arc<Program>, Vec<&'static str>) {
+    let weights = MemoryWeights::new()
+        .with("up.weight", noise(1, &[2 * d, d]))
+        .with("up.bias", noise(2, &[2 * d]))
+        .with("down.weight", noise(3, &[d, 2 * d]))
+        .with("norm.weight", noise(4, &[d]))
+        .with("norm.bias", noise(5, &[d]));
+    let mut g = GraphBuilder::new(Weights::new(Arc::new(weights)));
+    let x = g.input("x", rows(d));
+    let (gamma, beta) = (g.weight("norm.weight", &[d]).unwrap(), g.weight("norm.bias", &[d]).unwrap());
+    let n = g.apply(LayerNorm { eps: 1e-5 }, &[x, gamma, beta]).unwrap();
+    g.name(n, "normed");
+    let (w, b) = (g.weight("up.weight", &[2 * d, d]).unwrap(), g.weight("up.bias", &[2 * d]).unwrap());
+    let up =
+        g.apply(Linear { activation: Activation::Silu, bias: true, residual: None }, &[n, w, b]).unwrap();
+    let relu = g.apply(Unary { kind: UnaryKind::Relu }, &[up]).unwrap();
+    g.name(relu, "relu");
+    let both = g.apply(Binary { kind: BinaryKind::Add }, &[relu, up]).unwrap();
+    let w = g.weight("down.weight", &[d, 2 * d]).unwrap();
+    let down = g
+        .apply(Linear { activation: Activation::None, bias: false, residual: Some(0.5) }, &[both, w, x])
+        .unwrap();
+    let flat = Shape::new([(Axis::T, &Dim::from(B) * &Dim::from(T)), (Axis::D, Dim::from(d))]);
+    let view = g.apply(Reshape { shape: flat }, &[down]).unwrap();
+    let y = g.apply(Scale { factor: 2.0 }, &[view]).unwrap();
+    g.output("y", y);
+    (Program::new(g.finish().unwrap()), vec!["normed", "relu"])
+}
+
+#[test]
+fn a_planned_run_equals_the_reference() {
+    let (program, captures) = block(12);
+    for threads in [1, 2] {
+        let mut session = Session::new(program.clone(), cpu(threads)).unwrap();
+        // Longer, shorter and longer again: the arena is reused, plans are cached.
+        for (b, t) in [(1, 7), (3, 33), (1, 1), (2, 5), (3, 33)] {
+            let bindings = Bindings::new().with(B, b).with(T, t);
+            let x = noise((b * 100 + t) as u64, &[b, t, 12]);
+            let inputs = [("x", x.view())];
+            let expected = run_reference(program.graph(), &bindings, &inputs, &captures).unwrap();
+            let with = session.run_capturing(&bindings, &inputs, &captures).unwrap();
+            for name in ["y", "normed", "relu"] {
+                assert_close(name, &with.get(name).unwrap(), &expected[name]);
+            }
+            let without = session.run(&bindings, &inputs).unwrap();
+            assert_close("y", &without.get("y").unwrap(), &expected["y"]);
+            assert!(without.get("relu").is_err(), "not captured, so not kept");
+        }
+    }
+}
+
+fn conv_body(weights: &Arc<Weights>, d: usize) -> TileTime {
+    let mut g = GraphBuilder::new(weights.clone());
+    let x = g.input("x", rows(d));
+    let lengths = ValueType::new(DType::I32, Shape::new([(Axis::B, Dim::from(B))]));
+    let lengths = g.input("lengths", lengths);
+    let image = Shape::new([
+        (Axis::B, Dim::from(B)),
+        (Axis::T, Dim::from(T)),
+        (Axis::F, Dim::from(d)),
+        (Axis::C, Dim::from(1)),
+    ]);
+    let mut x = g.apply(Reshape { shape: image }, &[x]).unwrap();
+    let mut valid = lengths;
+    let mut groups = 1;
+    for _ in 0..3 {
+        x = g.apply(MaskTime, &[x, valid]).unwrap();
+        let w = g.weight(if groups == 1 { "first.weight" } else { "depth.weight" }, &[4, 1, 3, 3]).unwrap();
+        let conv = Conv2d {
+            stride: [2, 2],
+            pad: [1, 1, 1, 1],
+            dilation: [1, 1],
+            groups,
+            activation: Activation::None,
+            bias: false,
+        };
+        x = g.apply(conv, &[x, w]).unwrap();
+        valid = g.apply(ConvLength { kernel: 3, stride: 2, pad: 2 }, &[valid]).unwrap();
+        groups = 4;
+    }
+    g.output("y", x);
+    TileTime {
+        body: g.finish().unwrap(),
+        time: T,
+        batch: B,
+        factor: 8,
+        halo_before: 1,
+        halo_after: 1,
+        tile: 3,
+    }
+}
+
+#[test]
+fn tiling_in_time_changes_nothing() {
+    let d = 16;
+    let weights = Weights::new(Arc::new(
+        MemoryWeights::new()
+            .with("first.weight", noise(7, &[4, 1, 3, 3]))
+            .with("depth.weight", noise(8, &[4, 1, 3, 3])),
+    ));
+    let tile = conv_body(&weights, d);
+    let mut g = GraphBuilder::new(weights);
+    let x = g.input("x", rows(d));
+    let ty = ValueType::new(DType::I32, Shape::new([(Axis::B, Dim::from(B))]));
+    let lengths = g.input("lengths", ty);
+    // The input of the tiles in the arena, too: a computed value.
+    let doubled = g.apply(Scale { factor: 2.0 }, &[x]).unwrap();
+    for (name, from) in [("of_input", x), ("of_computed", doubled)] {
+        let y: ValueId = g.tile_time(tile.clone(), from, lengths).unwrap();
+        g.output(name, y);
+    }
+    let program = Program::new(g.finish().unwrap());
+    let mut session = Session::new(program.clone(), cpu(2)).unwrap();
+    for t in [1, 2, 7, 8, 9, 23, 24, 25, 26, 47, 48, 49, 50, 100, 131] {
+        for valid in [[t, t / 2], [t - 1, 0]] {
+            let x = noise(t as u64, &[2, t, d]);
+            let lengths = Tensor::from_slice(&[2], &valid.map(|v| v as i32)).unwrap();
+            let bindings = Bindings::new().with(B, 2).with(T, t);
+            let inputs = [("x", x.view()), ("lengths", lengths.view())];
+            let whole = run_reference(program.graph(), &bindings, &inputs, &[]).unwrap();
+            let tiled = session.run(&bindings, &inputs).unwrap();
+            for name in ["of_input", "of_computed"] {
+                assert_close(&format!("{name} T={t} {valid:?}"), &tiled.get(name).unwrap(), &whole[name]);
+            }
+        }
+    }
+}
+
+#[test]
+fn wrong_use_is_an_error_that_names_the_cause() {
+    let (program, _) = block(4);
+    let mut session = Session::new(program, cpu(1)).unwrap();
+    let x = noise(1, &[1, 3, 4]);
+    let run = |s: &mut Session, b: &Bindings, inputs: &[(&str, TensorView<'_>)], c: &[&str]| {
+        s.run_capturing(b, inputs, c).map(|_| ()).unwrap_err().to_string()
+    };
+    let bound = Bindings::new().with(B, 1).with(T, 3);
+    let cases: [(&str, String); 5] = [
+        ("needs a value for T", run(&mut session, &Bindings::new().with(B, 1), &[("x", x.view())], &[])),
+        ("input \"x\" was not given", run(&mut session, &bound, &[], &[])),
+        ("no input named \"z\"", run(&mut session, &bound, &[("z", x.view())], &[])),
+        ("expected f32 [1, 5, 4]", run(&mut session, &bound.clone().with(T, 5), &[("x", x.view())], &[])),
+        ("no node named \"nope\"", run(&mut session, &bound, &[("x", x.view())], &["nope"])),
+    ];
+    for (expected, found) in cases {
+        assert!(found.contains(expected), "{found:?} should say {expected:?}");
+    }
+    session.run(&bound, &[("x", x.view())]).unwrap();
+}
+
+#[test]
+fn too_large_a_run_says_how_much_it_wanted() {
+    let (program, _) = block(64);
+    let mut session = Session::new(program, cpu(1)).unwrap();
+    let bindings = Bindings::new().with(B, 1).with(T, 1 << 40);
+    let error = session.run(&bindings, &[]).map(|_| ()).unwrap_err();
+    assert!(matches!(error, GraphError::OutOfMemory { .. }), "{error}");
+    assert!(error.to_string().contains("MiB for intermediates at B=1 T=1099511627776"), "{error}");
+}
+
+#[test]
+fn a_cancelled_run_ends_and_the_next_one_works() {
+    let (program, _) = block(4);
+    let mut session = Session::new(program, cpu(1)).unwrap();
+    let flag = Arc::new(AtomicBool::new(true));
+    session.set_cancel(Some(flag.clone()));
+    let x = noise(1, &[1, 3, 4]);
+    let bound = Bindings::new().with(B, 1).with(T, 3);
+    assert!(matches!(session.run(&bound, &[("x", x.view())]), Err(GraphError::Cancelled)));
+    flag.store(false, std::sync::atomic::Ordering::Relaxed);
+    assert!(session.run(&bound, &[("x", x.view())]).is_ok());
+}
+
+#[test]
+fn missing_and_misshapen_weights_are_named() {
+    let weights = Weights::new(Arc::new(MemoryWeights::new().with("a.weight", noise(1, &[2, 3, 1]))));
+    let mut g = GraphBuilder::new(weights);
+    let (squeezed, again) = g
+        .scoped("a", |g| Ok::<_, GraphError>((g.weight("weight", &[2, 3])?, g.weight("weight", &[2, 3])?)))
+        .unwrap();
+    assert_eq!(squeezed, again, "a weight is one value");
+    let error = g.weight("a.weight", &[3, 2]).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "memory: the tensor a.weight has shape [2, 3, 1], but the configuration asks for [3, 2]"
+    );
+    let error = g.weight("b.weight", &[3, 2]).unwrap_err().to_string();
+    assert!(error.starts_with("memory: the tensor b.weight is missing"), "{error}");
+    assert!(g.weight_opt("b.weight", &[1]).unwrap().is_none());
+}

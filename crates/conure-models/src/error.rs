@@ -1,0 +1,47 @@
+//! Why a file cannot be used as a model.
+
+use conure_gguf::GgufError;
+use conure_graph::GraphError;
+
+/// Why a file is not a model that Conure can run, or why a graph of it cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// The file's container or a key of it.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// The graph of the model.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// The file is a model of another family.
+    #[error("{origin}: the architecture is {found:?}; this build runs: {known}")]
+    Architecture {
+        /// The file.
+        origin: String,
+        /// Value of `general.architecture`.
+        found: String,
+        /// Architectures that can be run.
+        known: &'static str,
+    },
+    /// A key has a value that makes no sense, or that contradicts another.
+    #[error("{origin}: {key} is {found}, expected {expected}")]
+    Config {
+        /// The file.
+        origin: String,
+        /// The key.
+        key: String,
+        /// Its value.
+        found: String,
+        /// What was expected.
+        expected: String,
+    },
+    /// The model has not the part that was asked for.
+    #[error("{origin}: the model has no {what}; it has: {known}")]
+    NoSuchPart {
+        /// The file.
+        origin: String,
+        /// The part.
+        what: String,
+        /// The parts there are.
+        known: String,
+    },
+}

@@ -1,0 +1,605 @@
+//! NVIDIA Parakeet: a FastConformer encoder with a CTC head, a transducer (RNN-T or TDT), or both.
+//!
+//! Graves et al., "Connectionist Temporal Classification" (2006); Graves, "Sequence Transduction with Recurrent Neural
+//! Networks" (2012); Xu et al., "Efficient Sequence Transduction by Jointly Predicting Tokens and Durations" (2023).
+//! Axes: B batch, T mel frames, F mel bins, T' encoder frames, D model width, P predictor width, J joint width, V
+//! vocabulary.
+//!
+//! What a model can do is decided by the tensors and keys that its file has, never by its label.
+
+use crate::conformer::{B, Conformer, encoder_inputs};
+use crate::error::ModelError;
+use crate::layers::{linear, linear_then};
+use crate::source::GgufWeights;
+use conure_gguf::{GgufFile, Metadata};
+use conure_graph::{Graph, GraphBuilder, GraphError, Program, ValueId, Weights};
+use conure_ops::{
+    Activation, AttentionMask, Binary, BinaryKind, Broadcast, Concat, Embedding, LogSoftmax, LstmCell,
+    RelPosEncoding, Scale, Unary, UnaryKind, ValueType,
+};
+use conure_tensor::{Axis, DType, Dim, Shape};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Sizes and kinds of a Parakeet model, from the `parakeet.*` keys of its file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParakeetConfig {
+    /// `parakeet.arch`: what the converter called it. For display only.
+    pub label: String,
+    /// How audio becomes log-mel features.
+    pub preprocessor: Preprocessor,
+    /// Mel bins that the encoder takes.
+    pub feat_in: usize,
+    /// Model width D.
+    pub d_model: usize,
+    /// Conformer layers.
+    pub n_layers: usize,
+    /// Attention heads.
+    pub n_heads: usize,
+    /// Inner width of the feed-forward modules.
+    pub ff_dim: usize,
+    /// Kernel of the depthwise convolution, odd.
+    pub conv_kernel: usize,
+    /// Whether the convolution module normalises by layer norm instead of batch norm.
+    pub conv_layer_norm: bool,
+    /// Mel frames per encoder frame: 8.
+    pub subsampling_factor: usize,
+    /// Channels of the subsampling convolutions.
+    pub subsampling_channels: usize,
+    /// Whether subsampled features are multiplied by `sqrt(D)`.
+    pub xscaling: bool,
+    /// Whether the subsampling convolutions see no future.
+    pub causal_downsampling: bool,
+    /// Whether the convolution module sees no future.
+    pub conv_causal: bool,
+    /// What attention sees, as the model was trained.
+    pub mask: AttentionMask,
+    /// Tokens, without blank.
+    pub vocab_size: usize,
+    /// Id of blank: the one after the last token.
+    pub blank_id: usize,
+    /// SentencePiece piece of each token.
+    pub pieces: Vec<String>,
+    /// The transducer, if the file has one.
+    pub transducer: Option<TransducerConfig>,
+    /// Name of the CTC head's tensors without `.weight`, if the file has one.
+    pub ctc_head: Option<&'static str>,
+    /// The language prompt, if the model takes one.
+    pub prompt: Option<PromptConfig>,
+}
+
+/// How audio becomes features: `parakeet.preprocessor.*`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Preprocessor {
+    /// Samples per second.
+    pub sample_rate: u32,
+    /// Mel bins.
+    pub n_mels: usize,
+    /// Length of the Fourier transform.
+    pub n_fft: usize,
+    /// Samples of the window.
+    pub win_length: usize,
+    /// Samples between frames.
+    pub hop_length: usize,
+    /// Pre-emphasis coefficient; 0 for none.
+    pub preemphasis: f32,
+    /// Power of the magnitude.
+    pub mag_power: f32,
+    /// Added before the logarithm.
+    pub log_zero_guard: f32,
+    /// Whether each bin is normalised over the valid frames.
+    pub per_feature: bool,
+}
+
+/// Predictor and joint of a transducer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TransducerConfig {
+    /// Width of the predictor.
+    pub pred_hidden: usize,
+    /// Its LSTM layers.
+    pub pred_layers: usize,
+    /// Width of the joint.
+    pub joint_hidden: usize,
+    /// Activation of the joint.
+    pub activation: UnaryKind,
+    /// Frames to skip that the durations stand for; empty for RNN-T.
+    pub durations: Vec<usize>,
+    /// Most tokens on one frame.
+    pub max_symbols: usize,
+}
+
+/// The languages that a prompted model knows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PromptConfig {
+    /// Width of the one-hot prompt.
+    pub num_prompts: usize,
+    /// Locale and its place in the one-hot prompt.
+    pub dictionary: Vec<(String, usize)>,
+    /// The locale used when none is asked for.
+    pub default: String,
+}
+
+/// What attention is to see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Attention {
+    /// What the model was trained with.
+    #[default]
+    Model,
+    /// So many frames to each side.
+    Local(usize),
+}
+
+impl ParakeetConfig {
+    /// Reads and checks the configuration of `file`.
+    ///
+    /// # Errors
+    /// A key that is missing or has a value that makes no sense, by name; a file of another architecture.
+    pub fn read(file: &GgufFile, origin: &str) -> Result<ParakeetConfig, ModelError> {
+        let meta = Keys { meta: file.metadata(), origin };
+        let architecture = meta.meta.str("general.architecture")?;
+        if architecture != "parakeet" {
+            return Err(ModelError::Architecture {
+                origin: origin.to_owned(),
+                found: architecture.to_owned(),
+                known: "parakeet",
+            });
+        }
+        let d_model = meta.size("parakeet.encoder.d_model", 1..=65_536)?;
+        let n_heads = meta.size("parakeet.encoder.n_heads", 1..=1_024)?;
+        meta.check(
+            "parakeet.encoder.n_heads",
+            n_heads,
+            "a divisor of d_model",
+            d_model.is_multiple_of(n_heads),
+        )?;
+        let conv_kernel = meta.size("parakeet.encoder.conv_kernel", 1..=1_023)?;
+        meta.check("parakeet.encoder.conv_kernel", conv_kernel, "an odd number", conv_kernel % 2 == 1)?;
+        let preprocessor = Preprocessor::read(&meta)?;
+        let feat_in = meta.size("parakeet.encoder.feat_in", 1..=4_096)?;
+        meta.check(
+            "parakeet.encoder.feat_in",
+            feat_in,
+            "the number of mel bins, parakeet.preprocessor.n_mels",
+            feat_in == preprocessor.n_mels,
+        )?;
+        let factor = meta.size("parakeet.encoder.subsampling_factor", 1..=64)?;
+        meta.check("parakeet.encoder.subsampling_factor", factor, "8", factor == 8)?;
+        let vocab_size = meta.size("parakeet.vocab_size", 1..=4_000_000)?;
+        let pieces = meta.meta.str_array("parakeet.tokenizer.pieces")?;
+        meta.check(
+            "parakeet.tokenizer.pieces",
+            pieces.len(),
+            "as many pieces as vocab_size",
+            pieces.len() == vocab_size,
+        )?;
+        let blank_id = meta.meta.opt_u32("parakeet.blank_id")?.map_or(vocab_size, |v| v as usize);
+        meta.check(
+            "parakeet.blank_id",
+            blank_id,
+            "the id after the last token, vocab_size",
+            blank_id == vocab_size,
+        )?;
+        Ok(ParakeetConfig {
+            label: meta.meta.opt_str("parakeet.arch")?.unwrap_or_default().to_owned(),
+            preprocessor,
+            feat_in,
+            d_model,
+            n_layers: meta.size("parakeet.encoder.n_layers", 1..=1_024)?,
+            n_heads,
+            ff_dim: meta.size("parakeet.encoder.ff_dim", 1..=1_000_000)?,
+            conv_kernel,
+            conv_layer_norm: match meta
+                .meta
+                .opt_str("parakeet.encoder.conv_norm_type")?
+                .unwrap_or("batch_norm")
+            {
+                "batch_norm" => false,
+                "layer_norm" => true,
+                other => {
+                    return Err(meta.wrong(
+                        "parakeet.encoder.conv_norm_type",
+                        other,
+                        "batch_norm or layer_norm",
+                    ));
+                }
+            },
+            subsampling_factor: factor,
+            subsampling_channels: meta.size("parakeet.encoder.subsampling_conv_channels", 1..=65_536)?,
+            xscaling: meta.meta.opt_bool("parakeet.encoder.xscaling")?.unwrap_or(true),
+            causal_downsampling: meta.meta.opt_bool("parakeet.encoder.causal_downsampling")?.unwrap_or(false),
+            conv_causal: meta.meta.opt_bool("parakeet.encoder.conv_causal")?.unwrap_or(false),
+            mask: read_mask(&meta)?,
+            vocab_size,
+            blank_id,
+            pieces: pieces.into_iter().map(str::to_owned).collect(),
+            transducer: TransducerConfig::read(&meta, file)?,
+            ctc_head: ["ctc_decoder.decoder_layers.0", "decoder.decoder_layers.0"]
+                .into_iter()
+                .find(|head| file.tensor_index(&format!("{head}.weight")).is_some()),
+            prompt: PromptConfig::read(&meta)?,
+        })
+    }
+}
+
+/// What attention sees: `att_context_style`, `att_context_left`, `att_context_right` and `self_attention_model`.
+fn read_mask(meta: &Keys<'_>) -> Result<AttentionMask, ModelError> {
+    let left = meta.meta.opt_i32("parakeet.encoder.att_context_left")?.unwrap_or(-1);
+    let right = meta.meta.opt_i32("parakeet.encoder.att_context_right")?.unwrap_or(-1);
+    let style = meta.meta.opt_str("parakeet.encoder.att_context_style")?.unwrap_or("regular");
+    let model = meta.meta.opt_str("parakeet.encoder.self_attention_model")?.unwrap_or("rel_pos");
+    match (model, style) {
+        ("rel_pos_local_attn", _) => match (usize::try_from(left), usize::try_from(right)) {
+            (Ok(left), Ok(right)) if left == right && left > 0 => Ok(AttentionMask::Banded { left, right }),
+            // NeMo adds the positions of an asymmetric window at the wrong columns: no checkpoint can rely on it.
+            _ => Err(meta.wrong(
+                "parakeet.encoder.att_context_left",
+                &format!("{left} with att_context_right {right}"),
+                "two equal positive windows for rel_pos_local_attn",
+            )),
+        },
+        ("rel_pos", "regular") => Ok(AttentionMask::Full),
+        ("rel_pos", "chunked_limited") => {
+            let Ok(right) = usize::try_from(right) else {
+                return Err(meta.wrong(
+                    "parakeet.encoder.att_context_right",
+                    &right.to_string(),
+                    "0 or more",
+                ));
+            };
+            let left = usize::try_from(left).ok();
+            if left.is_some_and(|l| l % (right + 1) != 0) {
+                return Err(meta.wrong(
+                    "parakeet.encoder.att_context_left",
+                    &format!("{left:?}"),
+                    "a multiple of att_context_right + 1",
+                ));
+            }
+            Ok(AttentionMask::ChunkedLimited { left, right })
+        }
+        ("rel_pos", other) => {
+            Err(meta.wrong("parakeet.encoder.att_context_style", other, "regular or chunked_limited"))
+        }
+        (other, _) => {
+            Err(meta.wrong("parakeet.encoder.self_attention_model", other, "rel_pos or rel_pos_local_attn"))
+        }
+    }
+}
+
+impl Preprocessor {
+    fn read(meta: &Keys<'_>) -> Result<Preprocessor, ModelError> {
+        let p = "parakeet.preprocessor";
+        let n_fft = meta.size(&format!("{p}.n_fft"), 2..=65_536)?;
+        let win_length = meta.size(&format!("{p}.win_length"), 1..=65_536)?;
+        let key = format!("{p}.win_length");
+        meta.check(&key, win_length, "at most n_fft", win_length <= n_fft)?;
+        let sample_rate = meta.meta.opt_u32(&format!("{p}.sample_rate"))?.unwrap_or(16_000);
+        let key = format!("{p}.sample_rate");
+        meta.check(&key, sample_rate as usize, "1000 to 768000", (1_000..=768_000).contains(&sample_rate))?;
+        let real = |name: &str, default: f32| -> Result<f32, ModelError> {
+            let key = format!("{p}.{name}");
+            let value = meta.meta.opt_f32(&key)?.unwrap_or(default);
+            if value.is_finite() && value >= 0.0 {
+                Ok(value)
+            } else {
+                Err(meta.wrong(&key, &value.to_string(), "a finite number, not negative"))
+            }
+        };
+        Ok(Preprocessor {
+            sample_rate,
+            n_mels: meta.size(&format!("{p}.n_mels"), 1..=4_096)?,
+            n_fft,
+            win_length,
+            hop_length: meta.size(&format!("{p}.hop_length"), 1..=65_536)?,
+            preemphasis: real("preemph", 0.0)?,
+            mag_power: real("mag_power", 2.0)?,
+            log_zero_guard: real("log_zero_guard", 0.0)?,
+            per_feature: meta.meta.opt_str(&format!("{p}.normalize"))?.unwrap_or("per_feature")
+                == "per_feature",
+        })
+    }
+}
+
+impl TransducerConfig {
+    fn read(meta: &Keys<'_>, file: &GgufFile) -> Result<Option<TransducerConfig>, ModelError> {
+        if file.tensor_index("joint.joint_net.2.weight").is_none() {
+            return Ok(None);
+        }
+        let durations = meta
+            .meta
+            .opt_i32_array("parakeet.tdt.durations")?
+            .unwrap_or_default()
+            .into_iter()
+            .map(|d| {
+                usize::try_from(d)
+                    .map_err(|_| meta.wrong("parakeet.tdt.durations", &d.to_string(), "frames, 0 or more"))
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let activation = match meta.meta.opt_str("parakeet.joint.activation")?.unwrap_or("relu") {
+            "" | "relu" => UnaryKind::Relu,
+            "sigmoid" => UnaryKind::Sigmoid,
+            "tanh" => UnaryKind::Tanh,
+            other => return Err(meta.wrong("parakeet.joint.activation", other, "relu, sigmoid or tanh")),
+        };
+        Ok(Some(TransducerConfig {
+            pred_hidden: meta.size("parakeet.decoder.pred_hidden", 1..=65_536)?,
+            pred_layers: meta.meta.opt_u32("parakeet.decoder.pred_rnn_layers")?.unwrap_or(1).clamp(1, 64)
+                as usize,
+            joint_hidden: meta.size("parakeet.joint.joint_hidden", 1..=65_536)?,
+            activation,
+            durations,
+            max_symbols: meta.meta.opt_u32("parakeet.decoding.max_symbols")?.unwrap_or(10).max(1) as usize,
+        }))
+    }
+}
+
+impl PromptConfig {
+    fn read(meta: &Keys<'_>) -> Result<Option<PromptConfig>, ModelError> {
+        if !meta.meta.opt_bool("parakeet.prompt.present")?.unwrap_or(false) {
+            return Ok(None);
+        }
+        let num_prompts = meta.size("parakeet.prompt.num_prompts", 1..=65_536)?;
+        let keys = meta.meta.str_array("parakeet.prompt.dictionary.keys")?;
+        let values = meta.meta.i32_array("parakeet.prompt.dictionary.values")?;
+        let fits = |v: i32| usize::try_from(v).ok().filter(|&v| v < num_prompts);
+        let dictionary: Option<Vec<_>> =
+            keys.iter().zip(&values).map(|(k, &v)| Some(((*k).to_owned(), fits(v)?))).collect();
+        match dictionary {
+            Some(dictionary) if keys.len() == values.len() && !keys.is_empty() => {
+                let named = meta.meta.opt_str("parakeet.prompt.default_lang")?.unwrap_or_default();
+                let known = dictionary.iter().any(|(k, _)| k == named);
+                let default = if known { named } else { keys[0] }.to_owned();
+                Ok(Some(PromptConfig { num_prompts, dictionary, default }))
+            }
+            _ => Err(meta.wrong(
+                "parakeet.prompt.dictionary.values",
+                &format!("{} values for {} keys", values.len(), keys.len()),
+                "one index below num_prompts for every key",
+            )),
+        }
+    }
+
+    /// The place of `language` in the one-hot prompt; the default language's if `None`.
+    pub fn index(&self, language: Option<&str>) -> Option<usize> {
+        let wanted = language.unwrap_or(&self.default);
+        self.dictionary.iter().find(|(k, _)| k.eq_ignore_ascii_case(wanted)).map(|&(_, v)| v)
+    }
+}
+
+/// The metadata of a file, with errors that say which file.
+struct Keys<'a> {
+    meta: &'a Metadata,
+    origin: &'a str,
+}
+
+impl Keys<'_> {
+    fn wrong(&self, key: &str, found: &str, expected: &str) -> ModelError {
+        ModelError::Config {
+            origin: self.origin.to_owned(),
+            key: key.to_owned(),
+            found: found.to_owned(),
+            expected: expected.to_owned(),
+        }
+    }
+
+    fn check(&self, key: &str, found: usize, expected: &str, holds: bool) -> Result<(), ModelError> {
+        if holds { Ok(()) } else { Err(self.wrong(key, &found.to_string(), expected)) }
+    }
+
+    fn size(&self, key: &str, range: std::ops::RangeInclusive<usize>) -> Result<usize, ModelError> {
+        let value = self.meta.u32(key)? as usize;
+        let expected = format!("{} to {}", range.start(), range.end());
+        self.check(key, value, &expected, range.contains(&value))?;
+        Ok(value)
+    }
+}
+
+/// A Parakeet model: its configuration, and its graphs as programs that any number of sessions run.
+#[derive(Debug)]
+pub struct Parakeet {
+    config: ParakeetConfig,
+    weights: Arc<Weights>,
+    encoders: Mutex<Vec<(Attention, Arc<Program>)>>,
+    predictor: Option<Arc<Program>>,
+    joint: Option<Arc<Program>>,
+}
+
+impl Parakeet {
+    /// The model in `file`, which messages call `origin`. Builds every graph, so that a tensor that is missing or of
+    /// another shape is found now.
+    ///
+    /// # Errors
+    /// Keys or tensors that are missing or do not fit, by name.
+    pub fn load(file: Arc<GgufFile>, origin: &str) -> Result<Parakeet, ModelError> {
+        let config = ParakeetConfig::read(&file, origin)?;
+        if config.transducer.is_none() && config.ctc_head.is_none() {
+            return Err(ModelError::NoSuchPart {
+                origin: origin.to_owned(),
+                what: "decoder".into(),
+                known: "neither joint.joint_net.2.weight nor a CTC head decoder_layers.0.weight".into(),
+            });
+        }
+        let weights = Weights::new(Arc::new(GgufWeights::new(file, origin)));
+        let encoder = Program::new(encoder(&config, &weights, config.mask)?);
+        let transducer = config.transducer.as_ref();
+        let predictor = transducer.map(|t| predictor(&config, t, &weights)).transpose()?.map(Program::new);
+        let joint = transducer.map(|t| joint(&config, t, &weights)).transpose()?.map(Program::new);
+        let encoders = Mutex::new(vec![(Attention::Model, encoder)]);
+        Ok(Parakeet { config, weights, encoders, predictor, joint })
+    }
+
+    /// Its sizes and kinds.
+    pub fn config(&self) -> &ParakeetConfig {
+        &self.config
+    }
+
+    /// The encoder and its heads.
+    ///
+    /// Inputs: `log_mel` `[B, T, F]` f32, `lengths` `[B]` i32 (valid mel frames), and, if the model takes a prompt,
+    /// `prompt` `[B, num_prompts]` f32, one-hot. Outputs: `encoder` `[B, T', D]`, `encoder_lengths` `[B]` i32. To be
+    /// captured: `subsampling`, `encoder.layers.N` and its parts, `prompted` `[B, T', D]` (prompt models), `ctc.logits`
+    /// and `ctc.log_probs` `[B, T', V+1]`, `joint.enc` `[B, T', J]`.
+    ///
+    /// # Errors
+    /// If a graph with that attention cannot be built.
+    pub fn encoder(&self, attention: Attention) -> Result<Arc<Program>, ModelError> {
+        let mut encoders = self.encoders.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, program)) = encoders.iter().find(|(a, _)| *a == attention) {
+            return Ok(program.clone());
+        }
+        let mask = match attention {
+            Attention::Model => self.config.mask,
+            Attention::Local(window) => AttentionMask::Banded { left: window, right: window },
+        };
+        let program = Program::new(encoder(&self.config, &self.weights, mask)?);
+        encoders.push((attention, program.clone()));
+        Ok(program)
+    }
+
+    /// The predictor, one step: inputs `token` `[B]` i32 (-1 before the first token), `h0`, `c0`, `h1`, ... `[B, P]`;
+    /// outputs `h0_next`, `c0_next`, ..., and `joint.pred` `[B, J]`. To be captured: `predictor` `[B, P]`.
+    ///
+    /// # Errors
+    /// [`ModelError::NoSuchPart`] if the model has no transducer.
+    pub fn predictor(&self) -> Result<Arc<Program>, ModelError> {
+        self.predictor.clone().ok_or_else(|| self.missing("transducer"))
+    }
+
+    /// The joint: inputs `joint.enc` and `joint.pred` `[B, J]`; output `joint.logits` `[B, V+1+durations]`, raw.
+    ///
+    /// # Errors
+    /// [`ModelError::NoSuchPart`] if the model has no transducer.
+    pub fn joint(&self) -> Result<Arc<Program>, ModelError> {
+        self.joint.clone().ok_or_else(|| self.missing("transducer"))
+    }
+
+    fn missing(&self, what: &str) -> ModelError {
+        let known = if self.config.ctc_head.is_some() { "a CTC head" } else { "a transducer" };
+        ModelError::NoSuchPart {
+            origin: self.weights.origin().to_owned(),
+            what: what.into(),
+            known: known.into(),
+        }
+    }
+}
+
+/// log-mel → subsampling → layers → (prompt) → heads.
+fn encoder(
+    config: &ParakeetConfig,
+    weights: &Arc<Weights>,
+    mask: AttentionMask,
+) -> Result<Graph, GraphError> {
+    let conformer = Conformer {
+        mels: config.feat_in,
+        channels: config.subsampling_channels,
+        d_model: config.d_model,
+        heads: config.n_heads,
+        ff_dim: config.ff_dim,
+        conv_kernel: config.conv_kernel,
+        conv_layer_norm: config.conv_layer_norm,
+        causal_downsampling: config.causal_downsampling,
+        conv_causal: config.conv_causal,
+        mask,
+    };
+    let d = config.d_model;
+    let mut g = GraphBuilder::new(weights.clone());
+    let (log_mel, lengths) = encoder_inputs(&mut g, config.feat_in);
+
+    let (x, lengths) = conformer.subsampling(&mut g, log_mel, lengths)?; // [B, T', D]
+    g.name(x, "subsampling");
+    let mut x = x;
+    if config.xscaling {
+        x = g.apply(Scale { factor: (d as f32).sqrt() }, &[x])?;
+    }
+    let window = match mask {
+        AttentionMask::Banded { left, .. } => Some(left),
+        _ => None,
+    };
+    let positions = g.apply(RelPosEncoding { d_model: d, window }, &[x])?; // [P, D]
+    for layer in 0..config.n_layers {
+        let path = format!("encoder.layers.{layer}");
+        x = g.scoped(&path, |g| conformer.layer(g, x, positions, lengths))?;
+        g.name(x, &path);
+    }
+    g.output("encoder", x);
+    g.output("encoder_lengths", lengths);
+
+    if let Some(prompt) = &config.prompt {
+        x = prompted(&mut g, x, d, prompt.num_prompts)?;
+        g.name(x, "prompted");
+    }
+    if let Some(head) = config.ctc_head {
+        let logits = linear(&mut g, head, x, [config.vocab_size + 1, d])?; // [B, T', V+1]
+        g.name(logits, "ctc.logits");
+        let log_probs = g.apply(LogSoftmax, &[logits])?;
+        g.name(log_probs, "ctc.log_probs");
+    }
+    if let Some(t) = &config.transducer {
+        let projected = g.scoped("joint", |g| linear(g, "enc", x, [t.joint_hidden, d]))?; // [B, T', J]
+        g.name(projected, "joint.enc");
+    }
+    g.finish()
+}
+
+/// The language prompt: `y = W2 relu(W0 [x; onehot] + b0) + b2`, in place of `x`.
+fn prompted(g: &mut GraphBuilder, x: ValueId, d: usize, prompts: usize) -> Result<ValueId, GraphError> {
+    let shape = Shape::new([(Axis::B, Dim::from(B)), (Axis::N, Dim::from(prompts))]);
+    let onehot = g.input("prompt", ValueType::f32(shape));
+    let onehot = g.apply(Broadcast, &[onehot, x])?; // [B, T', num_prompts]
+    let joined = g.apply(Concat { axis: 2 }, &[x, onehot])?; // [B, T', D + num_prompts]
+    g.scoped("prompt_kernel", |g| {
+        let hidden = linear_then(g, "0", joined, [2 * d, d + prompts], Activation::Relu, None)?;
+        linear(g, "2", hidden, [d, 2 * d])
+    })
+}
+
+/// Embedding → LSTM layers → projection to the joint, one token.
+fn predictor(
+    config: &ParakeetConfig,
+    t: &TransducerConfig,
+    weights: &Arc<Weights>,
+) -> Result<Graph, GraphError> {
+    let p = t.pred_hidden;
+    let mut g = GraphBuilder::new(weights.clone());
+    let token = ValueType::new(DType::I32, Shape::new([(Axis::B, Dim::from(B))]));
+    let token = g.input("token", token);
+    let mut x = g.scoped("decoder.prediction.embed", |g| {
+        let table = g.weight("weight", &[config.vocab_size + 1, p])?;
+        g.apply(Embedding, &[token, table]) // [B, P]
+    })?;
+    for layer in 0..t.pred_layers {
+        let state = || ValueType::f32(Shape::new([(Axis::B, Dim::from(B)), (Axis::D, Dim::from(p))]));
+        let h = g.input(&format!("h{layer}"), state());
+        let c = g.input(&format!("c{layer}"), state());
+        let next = g.scoped("decoder.prediction.dec_rnn.lstm", |g| {
+            let w_ih = g.weight(&format!("weight_ih_l{layer}"), &[4 * p, p])?;
+            let w_hh = g.weight(&format!("weight_hh_l{layer}"), &[4 * p, p])?;
+            let b_ih = g.weight(&format!("bias_ih_l{layer}"), &[4 * p])?;
+            let b_hh = g.weight(&format!("bias_hh_l{layer}"), &[4 * p])?;
+            g.apply_all(LstmCell, &[x, h, c, w_ih, w_hh, b_ih, b_hh])
+        })?;
+        let [h, c] = next.as_slice() else {
+            return Err(GraphError::Build { what: "lstm_cell has two outputs".into() });
+        };
+        g.output(&format!("h{layer}_next"), *h);
+        g.output(&format!("c{layer}_next"), *c);
+        x = *h;
+    }
+    g.name(x, "predictor");
+    let projected = g.scoped("joint", |g| linear(g, "pred", x, [t.joint_hidden, p]))?; // [B, J]
+    g.output("joint.pred", projected);
+    g.finish()
+}
+
+/// `W activation(enc + pred) + b`.
+fn joint(config: &ParakeetConfig, t: &TransducerConfig, weights: &Arc<Weights>) -> Result<Graph, GraphError> {
+    let j = t.joint_hidden;
+    let mut g = GraphBuilder::new(weights.clone());
+    let row = || ValueType::f32(Shape::new([(Axis::B, Dim::from(B)), (Axis::D, Dim::from(j))]));
+    let enc = g.input("joint.enc", row());
+    let pred = g.input("joint.pred", row());
+    let x = g.apply(Binary { kind: BinaryKind::Add }, &[enc, pred])?; // [B, J]
+    let x = g.apply(Unary { kind: t.activation }, &[x])?;
+    let outputs = config.vocab_size + 1 + t.durations.len();
+    let logits = g.scoped("joint.joint_net", |g| linear(g, "2", x, [outputs, j]))?; // [B, V+1+durations]
+    g.output("joint.logits", logits);
+    g.finish()
+}
