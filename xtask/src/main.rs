@@ -1,2 +1,65 @@
-//! tasks
-fn main() {}
+//! Tasks of this repository: `cargo xtask COMMAND`. `cargo xtask` alone lists them.
+
+// A task talks to the one who started it: it is a program that prints, and nothing else uses it.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod budget;
+mod deps;
+mod process;
+mod setup;
+mod test;
+
+use anyhow::{Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+Tasks of this repository.
+
+Usage: cargo xtask COMMAND
+
+  test [--no-setup] [--dry-run] [ARGS...]
+            set up what the tests need, then run all of them; ARGS go to the test runner (a name runs those tests)
+  setup     install sox and ffmpeg, which make the audio test files, where they are missing and that is possible
+  deps      check that every crate uses only crates above it in the table of ARCHITECTURE.md
+  budget    list files over 500 lines without their tests (an error) and functions over 60 lines (a note)
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &[String]) -> Result<()> {
+    let (command, rest) = match args.split_first() {
+        Some((command, rest)) => (command.as_str(), rest),
+        None => ("help", args),
+    };
+    let none = |rest: &[String]| match rest.first() {
+        Some(extra) => bail!("`cargo xtask {command}` takes no arguments, got `{extra}`"),
+        None => Ok(()),
+    };
+    match command {
+        "test" => test::run(rest),
+        "setup" => none(rest).and_then(|()| setup::run()),
+        "deps" => none(rest).and_then(|()| deps::run()),
+        "budget" => none(rest).and_then(|()| budget::run()),
+        "help" | "--help" | "-h" => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        other => bail!("there is no task `{other}`; `cargo xtask` lists them"),
+    }
+}
+
+/// The root of the repository.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}
