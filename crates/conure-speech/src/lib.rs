@@ -1,1 +1,5 @@
-//! conure-speech
+//! From encoder output to transcripts: greedy decoders, word times, output formats.
+
+pub mod decode;
+pub mod result;
+pub mod timing;

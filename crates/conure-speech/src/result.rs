@@ -1,0 +1,143 @@
+//! What a transcription gives, and the JSON it is written as.
+
+use serde::{Deserialize, Serialize, Serializer};
+
+/// A transcribed clip. Times are seconds from its start.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Transcript {
+    /// The whole text.
+    pub text: String,
+    /// Language asked for or detected, where the model knows any.
+    pub language: Option<String>,
+    /// Length of the audio.
+    #[serde(serialize_with = "seconds")]
+    pub duration: f64,
+    /// Name of the model.
+    pub model: String,
+    /// Device and precision in use.
+    pub device: String,
+    /// `ctc`, `rnnt` or `tdt`.
+    pub decoder: String,
+    /// Sentences, in order.
+    pub segments: Vec<Segment>,
+    /// Tokens, where asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<Vec<TokenInfo>>,
+    /// What the user should know: damaged audio, fallbacks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+/// A run of words, usually a sentence.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Segment {
+    /// Number from 0.
+    pub id: usize,
+    /// Start of the first word.
+    #[serde(serialize_with = "seconds")]
+    pub start: f64,
+    /// End of the last word.
+    #[serde(serialize_with = "seconds")]
+    pub end: f64,
+    /// The words, joined.
+    pub text: String,
+    /// The words.
+    pub words: Vec<Word>,
+}
+
+/// A word with its punctuation.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Word {
+    /// Text without spaces around it.
+    pub word: String,
+    /// Start of the word.
+    #[serde(serialize_with = "seconds")]
+    pub start: f64,
+    /// End of the word; never before its start nor after the end of the audio.
+    #[serde(serialize_with = "seconds")]
+    pub end: f64,
+    /// Least confidence of the word's tokens, 0 to 1.
+    #[serde(serialize_with = "confidence")]
+    pub confidence: f32,
+}
+
+/// A token as the decoder emitted it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TokenInfo {
+    /// Id in the vocabulary.
+    pub id: u32,
+    /// Piece of the tokenizer, word mark included.
+    pub piece: String,
+    /// Encoder frame it was emitted on.
+    pub frame: usize,
+    /// Encoder frames it covers; see [`Token::duration`](crate::decode::Token::duration).
+    pub duration: usize,
+    /// 0 to 1.
+    #[serde(serialize_with = "confidence")]
+    pub confidence: f32,
+}
+
+/// Text of words in order: one space between two, none before a word that is one punctuation mark.
+pub fn join_words<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    let mut text = String::new();
+    for word in words {
+        let mut chars = word.chars();
+        let mark = matches!((chars.next(), chars.next()), (Some(c), None) if conure_text::is_punctuation(c));
+        if !text.is_empty() && !mark {
+            text.push(' ');
+        }
+        text.push_str(word);
+    }
+    text
+}
+
+/// Milliseconds are all that a frame grid of 80 ms can mean; a longer number would be the noise of its arithmetic.
+fn seconds<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64((value * 1e3).round() / 1e3)
+}
+
+fn confidence<S: Serializer>(value: &f32, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64((f64::from(*value) * 1e4).round() / 1e4)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn json_has_the_documented_shape() {
+        let transcript = Transcript {
+            text: "yes".into(),
+            duration: 1.0 / 3.0,
+            segments: vec![Segment {
+                text: "yes".into(),
+                words: vec![Word { word: "yes".into(), start: 0.08 * 3.0, end: 0.32, confidence: 0.999_97 }],
+                ..Segment::default()
+            }],
+            ..Transcript::default()
+        };
+        assert_eq!(
+            serde_json::to_string(&transcript).unwrap(),
+            r#"{"text":"yes","language":null,"duration":0.333,"model":"","device":"","decoder":"","segments":[{"id":0,"start":0.0,"end":0.0,"text":"yes","words":[{"word":"yes","start":0.24,"end":0.32,"confidence":1.0}]}]}"#
+        );
+        let with =
+            Transcript { tokens: Some(vec![TokenInfo::default()]), warnings: vec!["w".into()], ..transcript };
+        let json = serde_json::to_value(&with).unwrap();
+        assert_eq!(
+            json["tokens"][0],
+            serde_json::json!({"id":0,"piece":"","frame":0,"duration":0,"confidence":0.0})
+        );
+        assert_eq!(json["warnings"][0], "w");
+        let back: Transcript = serde_json::from_value(json).unwrap();
+        assert_eq!(back.segments[0].words[0].end, 0.32);
+    }
+
+    #[test]
+    fn joining() {
+        assert_eq!(join_words(["a", "b?", "?", "c"]), "a b?? c");
+        assert_eq!(join_words(["?", "c", "--"]), "? c --");
+        assert_eq!(join_words([]), "");
+    }
+}
