@@ -72,6 +72,8 @@ pub struct Session {
     cpu: Arc<Cpu>,
     arena: AlignedBytes,
     last: Option<(Vec<ValueId>, Arc<Plan>)>,
+    /// Whether the arena holds the outputs of a run of `last`.
+    ran: bool,
     cancel: Option<Arc<AtomicBool>>,
 }
 
@@ -112,7 +114,7 @@ impl Session {
             bindings: String::new(),
             source,
         })?;
-        Ok(Session { program, cpu, arena, last: None, cancel: None })
+        Ok(Session { program, cpu, arena, last: None, ran: false, cancel: None })
     }
 
     /// The program it runs.
@@ -134,6 +136,7 @@ impl Session {
     pub fn shrink(&mut self) {
         if let Ok(empty) = AlignedBytes::zeroed(0) {
             self.arena = empty;
+            self.ran = false;
         }
     }
 
@@ -162,13 +165,25 @@ impl Session {
         inputs: &[(&str, TensorView<'_>)],
         captures: &[&str],
     ) -> Result<RunOutputs<'_>, GraphError> {
+        self.ran = false;
         let plan = self.plan_for(bindings, captures)?;
         self.reserve(&plan)?;
         let refs = self.bind(&plan, inputs)?;
         let mut run = Run { arena: &mut self.arena, cpu: &self.cpu, cancel: self.cancel.as_deref() };
         execute(&self.program.graph, &plan, 0, &refs, &mut run)?;
-        let (_, plan) = self.last.get_or_insert((Vec::new(), plan));
-        Ok(RunOutputs { outputs: &plan.outputs, arena: &self.arena })
+        self.ran = true;
+        self.outputs()
+    }
+
+    /// The outputs and captures of the last run.
+    ///
+    /// # Errors
+    /// [`GraphError::Build`] if there was none, or it failed.
+    pub fn outputs(&self) -> Result<RunOutputs<'_>, GraphError> {
+        match &self.last {
+            Some((_, plan)) if self.ran => Ok(RunOutputs { outputs: &plan.outputs, arena: &self.arena }),
+            _ => Err(GraphError::Build { what: "outputs were asked for, but no run has made any".into() }),
+        }
     }
 
     fn plan_for(&mut self, bindings: &Bindings, captures: &[&str]) -> Result<Arc<Plan>, GraphError> {

@@ -134,7 +134,7 @@ impl ParakeetConfig {
     /// # Errors
     /// A key that is missing or has a value that makes no sense, by name; a file of another architecture.
     pub fn read(file: &GgufFile, origin: &str) -> Result<ParakeetConfig, ModelError> {
-        let meta = Keys { meta: file.metadata(), origin };
+        let meta = Keys { meta: file.meta(), origin };
         let architecture = meta.meta.str("general.architecture")?;
         if architecture != "parakeet" {
             return Err(ModelError::Architecture {
@@ -214,7 +214,7 @@ impl ParakeetConfig {
             transducer: TransducerConfig::read(&meta, file)?,
             ctc_head: ["ctc_decoder.decoder_layers.0", "decoder.decoder_layers.0"]
                 .into_iter()
-                .find(|head| file.tensor_index(&format!("{head}.weight")).is_some()),
+                .find(|head| file.tensor_info(&format!("{head}.weight")).is_some()),
             prompt: PromptConfig::read(&meta)?,
         })
     }
@@ -300,7 +300,7 @@ impl Preprocessor {
 
 impl TransducerConfig {
     fn read(meta: &Keys<'_>, file: &GgufFile) -> Result<Option<TransducerConfig>, ModelError> {
-        if file.tensor_index("joint.joint_net.2.weight").is_none() {
+        if file.tensor_info("joint.joint_net.2.weight").is_none() {
             return Ok(None);
         }
         let durations = meta

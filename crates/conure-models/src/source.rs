@@ -2,6 +2,7 @@
 
 use conure_gguf::GgufFile;
 use conure_graph::{WeightInfo, WeightSource};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The tensors of a GGUF file as weights: read where the file is mapped, never copied.
@@ -9,12 +10,14 @@ use std::sync::Arc;
 pub struct GgufWeights {
     file: Arc<GgufFile>,
     origin: String,
+    index: HashMap<String, usize>,
 }
 
 impl GgufWeights {
     /// The tensors of `file`, which messages call `origin`.
     pub fn new(file: Arc<GgufFile>, origin: &str) -> GgufWeights {
-        GgufWeights { file, origin: origin.to_owned() }
+        let index = file.tensors().iter().enumerate().map(|(i, t)| (t.name.clone(), i)).collect();
+        GgufWeights { file, origin: origin.to_owned(), index }
     }
 }
 
@@ -24,17 +27,19 @@ impl WeightSource for GgufWeights {
     }
 
     fn find(&self, name: &str) -> Option<WeightInfo> {
-        let index = self.file.tensor_index(name)?;
+        let &index = self.index.get(name)?;
         let info = self.file.tensors().get(index)?;
-        // A type that Conure has no kernels for is as good as missing; the reader names it in its own error.
-        Some(WeightInfo { index, dtype: info.dtype()?, shape: info.shape().to_vec() })
+        Some(WeightInfo { index, dtype: info.ty.dtype()?, shape: info.shape.clone() })
     }
 
     fn bytes(&self, index: usize) -> &[u8] {
-        self.file.tensor_bytes(index)
+        let range = self.file.tensors().get(index).map(|t| t.range.clone()).unwrap_or_default();
+        self.file.map().bytes().get(range).unwrap_or(&[])
     }
 
     fn release(&self, index: usize) {
-        self.file.release_tensor(index);
+        if let Some(tensor) = self.file.tensors().get(index) {
+            self.file.map().release(tensor.range.clone());
+        }
     }
 }

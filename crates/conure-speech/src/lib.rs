@@ -1,6 +1,15 @@
-//! From encoder output to transcripts: greedy decoders, word times, output formats.
+//! From samples to transcripts: front end, encoder, greedy decoders, word times, output formats.
 
 pub mod decode;
+mod error;
 pub mod format;
+mod front_end;
+mod recogniser;
 pub mod result;
 pub mod timing;
+mod transcribe;
+mod transducer;
+
+pub use error::SpeechError;
+pub use recogniser::{Decoder, RecogniseOptions, Recogniser, Recognition};
+pub use transcribe::{TranscribeOptions, shift};

@@ -1,0 +1,84 @@
+//! Why speech cannot be recognised.
+
+use crate::decode::DecodeError;
+use conure_audio::log_mel::LogMelError;
+use conure_graph::GraphError;
+use conure_models::ModelError;
+
+/// Why a model cannot be used for speech, or a clip not be recognised.
+#[derive(Debug, thiserror::Error)]
+pub enum SpeechError {
+    /// The model.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// A run of one of its graphs.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// The decoder.
+    #[error(transparent)]
+    Decode(DecodeError),
+    /// The front end that the model's file asks for.
+    #[error("{origin}: {source}")]
+    LogMel {
+        /// The model's file.
+        origin: String,
+        /// What is wrong with it.
+        #[source]
+        source: LogMelError,
+    },
+    /// A tensor of the front end has a type it cannot have.
+    #[error("{origin}: the tensor {name} is {found}, expected f32")]
+    FrontEndType {
+        /// The model's file.
+        origin: String,
+        /// Name of the tensor.
+        name: &'static str,
+        /// Its type.
+        found: String,
+    },
+    /// The decoder asked for is not in the model.
+    #[error("the model {model} has no {wanted} decoder; it has: {known}. Leave the decoder out, or use another model")]
+    NoDecoder {
+        /// The model.
+        model: String,
+        /// The decoder asked for.
+        wanted: &'static str,
+        /// The decoders there are.
+        known: String,
+    },
+    /// A language was asked for that the model's prompt does not know, or the model takes none.
+    #[error("the model {model} cannot be told the language {wanted:?}; {known}")]
+    Language {
+        /// The model.
+        model: String,
+        /// The language asked for.
+        wanted: String,
+        /// What could be asked for instead.
+        known: String,
+    },
+    /// The window of local attention is no window.
+    #[error("local attention over {0} frames makes no sense; use 1 or more, 128 is usual")]
+    LocalAttention(usize),
+    /// The CPU's kernels cannot be set up.
+    #[error(transparent)]
+    Kernel(#[from] conure_kernels::KernelError),
+    /// The caller asked to stop.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl From<DecodeError> for SpeechError {
+    fn from(error: DecodeError) -> SpeechError {
+        match error {
+            DecodeError::Cancelled { .. } => SpeechError::Cancelled,
+            other => SpeechError::Decode(other),
+        }
+    }
+}
+
+impl SpeechError {
+    /// Whether the caller asked to stop, rather than something going wrong.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, SpeechError::Cancelled | SpeechError::Graph(GraphError::Cancelled))
+    }
+}

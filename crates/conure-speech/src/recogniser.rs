@@ -1,0 +1,505 @@
+//! From samples to tokens: the front end, the encoder and a decoder of one model, for any number of callers at once.
+
+use crate::decode::ctc::CtcGreedy;
+use crate::decode::rnnt::RnntGreedy;
+use crate::decode::tdt::TdtGreedy;
+use crate::decode::{Token, TransducerState};
+use crate::error::SpeechError;
+use crate::timing::Head;
+use crate::transducer::TransducerSession;
+use crate::front_end::{first_rows, item_rows, log_mel, tensor_error, valid_part};
+use conure_audio::log_mel::{Features, LogMel, Scratch};
+use conure_gguf::GgufFile;
+use conure_graph::Session;
+use conure_kernels::Cpu;
+use conure_models::{Attention, Parakeet};
+use conure_tensor::{Bindings, Symbol, Tensor, TensorView};
+use conure_text::Vocabulary;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+const T: Symbol = Symbol::new("T");
+const B: Symbol = Symbol::new("B");
+
+/// Samples that a clip is padded to: NeMo's `transcribe` centres shorter clips in a second of silence.
+const SHORTEST_SECONDS: usize = 1;
+
+/// Which decoder is to be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Decoder {
+    /// The transducer if the model has one, else CTC.
+    #[default]
+    Auto,
+    /// Connectionist temporal classification.
+    Ctc,
+    /// A transducer without durations.
+    Rnnt,
+    /// A token-and-duration transducer.
+    Tdt,
+}
+
+/// How clips are recognised.
+#[derive(Clone, Debug, Default)]
+pub struct RecogniseOptions {
+    /// The decoder.
+    pub decoder: Decoder,
+    /// The language, for models that are told it; `None` or `auto`: the model's default.
+    pub language: Option<String>,
+    /// Encoder frames that attention sees to each side; `None`: as the model was trained.
+    pub local_attention: Option<usize>,
+    /// Ends the run soon after it is set, with [`SpeechError::Cancelled`].
+    pub cancel: Option<Arc<AtomicBool>>,
+}
+
+/// What the decoder made of a clip.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recognition {
+    /// The tokens in order.
+    pub tokens: Vec<Token>,
+    /// The decoder that made them.
+    pub head: Head,
+    /// Silence in seconds that was put before the clip: frame 0 lies so long before its start.
+    pub padding: f64,
+    /// Encoder frames of the clip, padding included.
+    pub frames: usize,
+}
+
+/// A speech model ready to run. Shared by threads: each call takes a set of sessions of its own.
+#[derive(Debug)]
+pub struct Recogniser {
+    model: Parakeet,
+    name: String,
+    log_mel: LogMel,
+    vocabulary: Vocabulary,
+    cpu: Arc<Cpu>,
+    idle: Mutex<Vec<Worker>>,
+}
+
+/// Sessions and buffers of one caller, kept warm between calls.
+#[derive(Debug)]
+struct Worker {
+    encoders: Vec<(Attention, Session)>,
+    transducer: Option<TransducerSession>,
+    features: Features,
+    scratch: Scratch,
+    batch: Vec<f32>,
+    lengths: Vec<i32>,
+    prompt: Vec<f32>,
+}
+
+/// A batch on its way through the encoder.
+struct Encoded {
+    /// Which of the worker's encoder sessions holds the outputs.
+    session: usize,
+    /// Encoder frames of each item.
+    frames: Vec<usize>,
+    /// Seconds of silence put before each item.
+    paddings: Vec<f64>,
+}
+
+impl Recogniser {
+    /// The speech model in `file`, which messages call `name`.
+    ///
+    /// # Errors
+    /// Keys or tensors that are missing or do not fit, by name.
+    pub fn load(file: Arc<GgufFile>, name: &str, cpu: Arc<Cpu>) -> Result<Recogniser, SpeechError> {
+        let model = Parakeet::load(file.clone(), name)?;
+        let log_mel = log_mel(&file, name, &model)?;
+        let vocabulary = Vocabulary::new(model.config().pieces.iter().map(String::as_str));
+        Ok(Recogniser { model, name: name.to_owned(), log_mel, vocabulary, cpu, idle: Mutex::default() })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Parakeet {
+        &self.model
+    }
+
+    /// What messages call it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its pieces.
+    pub fn vocabulary(&self) -> &Vocabulary {
+        &self.vocabulary
+    }
+
+    /// The instruction set and the threads it runs on.
+    pub fn cpu(&self) -> &Arc<Cpu> {
+        &self.cpu
+    }
+
+    /// Samples per second of the clips that it takes.
+    pub fn sample_rate(&self) -> u32 {
+        self.log_mel.config().sample_rate
+    }
+
+    /// Seconds of an encoder frame: 0.08 for Parakeet.
+    pub fn frame_seconds(&self) -> f64 {
+        let config = self.log_mel.config();
+        let samples = config.hop_length * self.model.config().subsampling_factor;
+        samples as f64 / f64::from(config.sample_rate)
+    }
+
+    /// The decoders that the model has.
+    pub fn heads(&self) -> Vec<Head> {
+        let config = self.model.config();
+        let transducer =
+            config.transducer.as_ref().map(|t| if t.durations.is_empty() { Head::Rnnt } else { Head::Tdt });
+        transducer.into_iter().chain(config.ctc_head.map(|_| Head::Ctc)).collect()
+    }
+
+    /// The head that `decoder` means for this model.
+    ///
+    /// # Errors
+    /// [`SpeechError::NoDecoder`].
+    pub fn head(&self, decoder: Decoder) -> Result<Head, SpeechError> {
+        let heads = self.heads();
+        let (wanted, name) = match decoder {
+            Decoder::Auto => (heads.first().copied(), "auto"),
+            Decoder::Ctc => (Some(Head::Ctc), "ctc"),
+            Decoder::Rnnt => (Some(Head::Rnnt), "rnnt"),
+            Decoder::Tdt => (Some(Head::Tdt), "tdt"),
+        };
+        wanted.filter(|head| heads.contains(head)).ok_or_else(|| SpeechError::NoDecoder {
+            model: self.name.clone(),
+            wanted: name,
+            known: heads.iter().map(|h| h.name()).collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    /// The language that `options` come to: `None` if the model is told none.
+    ///
+    /// # Errors
+    /// [`SpeechError::Language`].
+    pub fn language(&self, options: &RecogniseOptions) -> Result<Option<String>, SpeechError> {
+        Ok(self.prompt_index(options)?.map(|(language, _)| language))
+    }
+
+    fn prompt_index(&self, options: &RecogniseOptions) -> Result<Option<(String, usize)>, SpeechError> {
+        let refuse = |wanted: &str, known: String| SpeechError::Language {
+            model: self.name.clone(),
+            wanted: wanted.to_owned(),
+            known,
+        };
+        // A model that knows "auto" means something by it.
+        let knows = |l: &str| self.model.config().prompt.as_ref().is_some_and(|p| p.index(Some(l)).is_some());
+        let wanted = options.language.as_deref().filter(|l| !l.eq_ignore_ascii_case("auto") || knows(l));
+        match (&self.model.config().prompt, wanted) {
+            (None, None) => Ok(None),
+            (None, Some(wanted)) => {
+                Err(refuse(wanted, "it takes no language: leave the language out".into()))
+            }
+            (Some(prompt), wanted) => match prompt.index(wanted) {
+                Some(index) => Ok(Some((wanted.unwrap_or(&prompt.default).to_owned(), index))),
+                None => {
+                    let known: Vec<&str> = prompt.dictionary.iter().map(|(k, _)| k.as_str()).collect();
+                    Err(refuse(wanted.unwrap_or_default(), format!("it knows: {}", known.join(", "))))
+                }
+            },
+        }
+    }
+
+    /// Recognises a clip: mono samples in -1 ..= 1 at [`Recogniser::sample_rate`].
+    ///
+    /// # Errors
+    /// A decoder or language that the model has not, memory that cannot be had, cancellation.
+    pub fn recognise(
+        &self,
+        samples: &[f32],
+        options: &RecogniseOptions,
+    ) -> Result<Recognition, SpeechError> {
+        let mut all = self.recognise_batch(&[samples], options)?;
+        all.pop().ok_or(SpeechError::Cancelled)
+    }
+
+    /// Recognises clips together: each is padded to the longest and the padding masked, so that a clip's result is the
+    /// same in any company.
+    ///
+    /// # Errors
+    /// As [`Recogniser::recognise`].
+    pub fn recognise_batch(
+        &self,
+        clips: &[&[f32]],
+        options: &RecogniseOptions,
+    ) -> Result<Vec<Recognition>, SpeechError> {
+        if clips.is_empty() {
+            return Ok(Vec::new());
+        }
+        let head = self.head(options.decoder)?;
+        let mut worker = self.take_worker()?;
+        let capture = if head == Head::Ctc { "ctc.log_probs" } else { "joint.enc" };
+        let encoded = self.encode(&mut worker, clips, options, &[capture])?;
+        let results = self.decode(&mut worker, &encoded, head, options)?;
+        self.give_back(worker);
+        Ok(results)
+    }
+
+    /// The named intermediates of a clip, frames first and valid frames only, in f32; see [`Recogniser::node_names`].
+    ///
+    /// # Errors
+    /// As [`Recogniser::recognise`]; a name that the model has not.
+    pub fn capture(
+        &self,
+        samples: &[f32],
+        names: &[&str],
+        options: &RecogniseOptions,
+    ) -> Result<Vec<(String, Tensor)>, SpeechError> {
+        let mut worker = self.take_worker()?;
+        let joint = names.contains(&"joint.logits");
+        if joint {
+            self.model.joint()?;
+        }
+        let mut wanted: Vec<&str> =
+            names.iter().copied().filter(|n| !["log_mel", "joint.logits"].contains(n)).collect();
+        if joint && !wanted.contains(&"joint.enc") {
+            wanted.push("joint.enc");
+        }
+        let encoded = self.encode(&mut worker, &[samples], options, &wanted)?;
+        let mut captured = Vec::new();
+        for &name in names {
+            let tensor = match name {
+                "log_mel" => first_rows(&worker.features_view()?, worker.features.valid)?,
+                "joint.logits" => self.capture_joint(&mut worker, &encoded)?,
+                node => {
+                    let outputs = worker.encoders[encoded.session].1.outputs()?;
+                    valid_part(&outputs.get(node)?, encoded.frames[0])?
+                }
+            };
+            captured.push((name.to_owned(), tensor));
+        }
+        self.give_back(worker);
+        Ok(captured)
+    }
+
+    /// The names that [`Recogniser::capture`] takes, in the order of the computation.
+    ///
+    /// # Errors
+    /// If the encoder cannot be built.
+    pub fn node_names(&self) -> Result<Vec<String>, SpeechError> {
+        let encoder = self.model.encoder(Attention::Model)?;
+        let mut names = vec!["log_mel".to_owned()];
+        names.extend(encoder.graph().node_names().into_iter().filter(|n| *n != "encoder_lengths").map(str::to_owned));
+        if self.model.config().transducer.is_some() {
+            names.push("joint.logits".into());
+        }
+        Ok(names)
+    }
+
+    /// Bytes that the arenas of idle sessions hold.
+    pub fn arena_bytes(&self) -> usize {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.iter().map(Worker::arena_bytes).sum()
+    }
+
+    /// Gives the memory of idle sessions back.
+    pub fn shrink(&self) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    fn take_worker(&self) -> Result<Worker, SpeechError> {
+        if let Some(worker) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop() {
+            return Ok(worker);
+        }
+        let transducer = match self.model.config().transducer {
+            Some(_) => Some(TransducerSession::new(&self.model, &self.cpu)?),
+            None => None,
+        };
+        Ok(Worker {
+            encoders: Vec::new(),
+            transducer,
+            features: Features::default(),
+            scratch: self.log_mel.scratch(),
+            batch: Vec::new(),
+            lengths: Vec::new(),
+            prompt: Vec::new(),
+        })
+    }
+
+    /// Keeps a worker for the next call. One whose run failed is dropped instead, so that nothing half done is reused.
+    fn give_back(&self, worker: Worker) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
+    }
+
+    fn attention(&self, options: &RecogniseOptions) -> Result<Attention, SpeechError> {
+        match options.local_attention {
+            None => Ok(Attention::Model),
+            Some(0) => Err(SpeechError::LocalAttention(0)),
+            Some(window) => Ok(Attention::Local(window)),
+        }
+    }
+
+    /// Log-mel and encoder of a batch; the captures stay in the worker's encoder session.
+    fn encode(
+        &self,
+        worker: &mut Worker,
+        clips: &[&[f32]],
+        options: &RecogniseOptions,
+        captures: &[&str],
+    ) -> Result<Encoded, SpeechError> {
+        let prompt = self.prompt_index(options)?;
+        let paddings = self.features(worker, clips);
+        let (batch, frames) = (clips.len(), worker.features.frames);
+        worker.prompt.clear();
+        if let (Some((_, index)), Some(config)) = (&prompt, &self.model.config().prompt) {
+            worker.prompt.resize(batch * config.num_prompts, 0.0);
+            worker.prompt.iter_mut().skip(*index).step_by(config.num_prompts).for_each(|p| *p = 1.0);
+        }
+        let attention = self.attention(options)?;
+        let bindings = Bindings::new().with(B, batch).with(T, frames);
+        let at = worker.encoder(&self.model, &self.cpu, attention)?;
+        let Worker { encoders, batch: data, lengths, prompt, features, .. } = worker;
+        let session = &mut encoders[at].1;
+        session.set_cancel(options.cancel.clone());
+        let data = if batch == 1 { &features.data } else { data };
+        let mut inputs = vec![
+            ("log_mel", TensorView::of(&[batch, frames, features.n_mels], data).map_err(tensor_error)?),
+            ("lengths", TensorView::of(&[batch], lengths).map_err(tensor_error)?),
+        ];
+        if !prompt.is_empty() {
+            inputs.push(("prompt", TensorView::of(&[batch, prompt.len() / batch], prompt).map_err(tensor_error)?));
+        }
+        let outputs = session.run_capturing(&bindings, &inputs, captures)?;
+        let lengths = outputs.get("encoder_lengths")?;
+        let frames = lengths
+            .as_slice::<i32>()
+            .map_err(tensor_error)?
+            .iter()
+            .map(|&l| usize::try_from(l).unwrap_or(0))
+            .collect();
+        Ok(Encoded { session: at, frames, paddings })
+    }
+
+    /// Log-mel of all clips into the worker; returns the silence put before each, in seconds.
+    fn features(&self, worker: &mut Worker, clips: &[&[f32]]) -> Vec<f64> {
+        let rate = self.sample_rate() as usize;
+        let mels = self.log_mel.config().n_mels;
+        let padded_len = |clip: &[f32]| if clip.is_empty() { rate } else { clip.len().max(SHORTEST_SECONDS * rate) };
+        let longest = clips.iter().map(|c| self.log_mel.frame_count(padded_len(c))).max().unwrap_or(1);
+        worker.lengths.clear();
+        worker.batch.clear();
+        if clips.len() > 1 {
+            worker.batch.resize(clips.len() * longest * mels, 0.0);
+        }
+        let mut paddings = Vec::with_capacity(clips.len());
+        for (i, clip) in clips.iter().enumerate() {
+            let missing = padded_len(clip) - clip.len();
+            let before = missing / 2;
+            if missing > 0 {
+                let mut padded = vec![0.0; padded_len(clip)];
+                padded[before..before + clip.len()].copy_from_slice(clip);
+                self.log_mel.compute_into(&padded, &mut worker.features, &mut worker.scratch);
+            } else {
+                self.log_mel.compute_into(clip, &mut worker.features, &mut worker.scratch);
+            }
+            worker.lengths.push(i32::try_from(worker.features.valid).unwrap_or(i32::MAX));
+            if clips.len() > 1 {
+                let row = i * longest * mels;
+                let data = &worker.features.data;
+                worker.batch[row..row + data.len()].copy_from_slice(data);
+            }
+            paddings.push(before as f64 / rate as f64);
+        }
+        worker.features.frames = longest;
+        paddings
+    }
+
+    /// Runs the decoder on each item of the batch that is in the worker's encoder session.
+    fn decode(
+        &self,
+        worker: &mut Worker,
+        encoded: &Encoded,
+        head: Head,
+        options: &RecogniseOptions,
+    ) -> Result<Vec<Recognition>, SpeechError> {
+        let cancel = options.cancel.clone();
+        let go_on = move |_: usize| !cancel.as_ref().is_some_and(|c| c.load(Ordering::Relaxed));
+        let mut results = Vec::with_capacity(encoded.frames.len());
+        for (item, (&frames, &padding)) in encoded.frames.iter().zip(&encoded.paddings).enumerate() {
+            let tokens = if head == Head::Ctc {
+                let outputs = worker.encoders[encoded.session].1.outputs()?;
+                let scores = item_rows(&outputs.get("ctc.log_probs")?, item, frames)?;
+                CtcGreedy { blank: self.blank() }.decode(scores, Some(&go_on))?
+            } else {
+                let transducer = worker.load_frames(encoded, item)?;
+                transducer.set_cancel(options.cancel.clone());
+                self.decode_transducer(transducer, frames, Some(&go_on))?
+            };
+            results.push(Recognition { tokens, head, padding, frames });
+        }
+        Ok(results)
+    }
+
+    fn blank(&self) -> u32 {
+        u32::try_from(self.model.config().blank_id).unwrap_or(u32::MAX)
+    }
+
+    fn decode_transducer(
+        &self,
+        transducer: &mut TransducerSession,
+        frames: usize,
+        progress: Option<crate::decode::Progress<'_>>,
+    ) -> Result<Vec<Token>, SpeechError> {
+        let mut tokens = Vec::new();
+        let mut state = TransducerState::default();
+        let Some(config) = &self.model.config().transducer else { return Ok(tokens) };
+        if config.durations.is_empty() {
+            let greedy = RnntGreedy { blank: self.blank(), max_symbols: config.max_symbols };
+            greedy.decode(transducer, frames, &mut state, &mut tokens, progress)?;
+        } else {
+            let greedy = TdtGreedy {
+                blank: self.blank(),
+                durations: config.durations.clone(),
+                max_symbols: config.max_symbols,
+            };
+            greedy.decode(transducer, frames, &mut state, &mut tokens, progress)?;
+        }
+        Ok(tokens)
+    }
+
+    /// Every row of logits of a greedy decoding, `[steps, V+1+durations]`.
+    fn capture_joint(&self, worker: &mut Worker, encoded: &Encoded) -> Result<Tensor, SpeechError> {
+        let transducer = worker.load_frames(encoded, 0)?;
+        transducer.start_record();
+        self.decode_transducer(transducer, encoded.frames[0], None)?;
+        let rows = transducer.take_record();
+        let config = self.model.config();
+        let width = config.vocab_size + 1 + config.transducer.as_ref().map_or(0, |t| t.durations.len());
+        Ok(Tensor::from_slice(&[rows.len() / width, width], &rows).map_err(tensor_error)?)
+    }
+}
+
+impl Worker {
+    /// The place of the session for this attention, made if there is none.
+    fn encoder(
+        &mut self,
+        model: &Parakeet,
+        cpu: &Arc<Cpu>,
+        attention: Attention,
+    ) -> Result<usize, SpeechError> {
+        if let Some(at) = self.encoders.iter().position(|(a, _)| *a == attention) {
+            return Ok(at);
+        }
+        let session = Session::new(model.encoder(attention)?, cpu.clone())?;
+        self.encoders.push((attention, session));
+        Ok(self.encoders.len() - 1)
+    }
+
+    fn arena_bytes(&self) -> usize {
+        self.encoders.iter().map(|(_, s)| s.arena_bytes()).sum::<usize>()
+            + self.transducer.as_ref().map_or(0, TransducerSession::arena_bytes)
+    }
+
+    fn features_view(&self) -> Result<TensorView<'_>, SpeechError> {
+        let f = &self.features;
+        Ok(TensorView::of(&[f.frames, f.n_mels], &f.data).map_err(tensor_error)?)
+    }
+
+    /// Hands an item's projected frames to the transducer.
+    fn load_frames(&mut self, encoded: &Encoded, item: usize) -> Result<&mut TransducerSession, SpeechError> {
+        let rows = self.encoders[encoded.session].1.outputs()?.get("joint.enc")?;
+        let transducer = self.transducer.as_mut().ok_or(SpeechError::Cancelled)?;
+        transducer.set_frames(item_rows(&rows, item, encoded.frames[item])?);
+        Ok(transducer)
+    }
+}
