@@ -1,0 +1,339 @@
+//! Weights rearranged once, at load, into the order in which a product reads them.
+
+use bytemuck::Pod;
+use conure_tensor::{DType, quant};
+use half::f16;
+
+use crate::buffer::{AlignedBuf, SharedMut};
+use crate::isa::{Isa, Kernel, dispatch};
+use crate::simd::{Simd, TILE_K};
+use crate::{Cpu, KernelError, Result, check};
+
+/// How the elements of a [`PackedMatrix`] are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    F32,
+    F16,
+    BF16,
+    /// Signed bytes, with an f16 scale for each 32 along K.
+    Q8,
+}
+
+/// Elements along K that share a scale in [`Format::Q8`].
+pub(super) const Q8_BLOCK: usize = 32;
+
+/// A weight matrix `[N, K]` (outputs, inputs), packed for one instruction set.
+///
+/// Columns of the product (rows of the matrix) are grouped into panels of as many as a tile has; K is cut into blocks of
+/// 512. Order: K block, panel, k, column: a product reads it from front to back. f16, bf16 and q8_0 stay in their own
+/// type; other block formats are decoded to f32.
+pub struct PackedMatrix {
+    pub(super) isa: Isa,
+    pub(super) format: Format,
+    dtype: DType,
+    pub(super) n: usize,
+    pub(super) k: usize,
+    pub(super) columns: Columns,
+    pub(super) data: AlignedBuf,
+    /// f16 bits, `[K block][panel][k / 32][column]`; empty unless [`Format::Q8`].
+    pub(super) scales: AlignedBuf,
+}
+
+/// How the columns of a product are grouped into panels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Columns {
+    /// All columns.
+    pub(crate) n: usize,
+    /// Columns of a panel.
+    pub(crate) panel: usize,
+    /// Whether even panels hold the first half of the columns and odd ones the second, as a gated unit wants them.
+    pub(crate) halves: bool,
+}
+
+impl Columns {
+    /// The number of panels.
+    pub(crate) fn panels(&self) -> usize {
+        if self.halves { 2 * (self.n / 2).div_ceil(self.panel) } else { self.n.div_ceil(self.panel) }
+    }
+
+    /// The first column of panel `p` and how many it has.
+    #[inline(always)]
+    pub(crate) fn of(&self, p: usize) -> (usize, usize) {
+        if self.halves {
+            let half = self.n / 2;
+            let start = (p / 2) * self.panel;
+            ((p % 2) * half + start, self.panel.min(half - start))
+        } else {
+            let start = p * self.panel;
+            (start, self.panel.min(self.n - start))
+        }
+    }
+}
+
+/// Columns of a panel for `isa`.
+pub(crate) fn panel_columns(isa: Isa) -> usize {
+    struct Panel;
+    impl Kernel for Panel {
+        type Output = usize;
+        #[inline(always)]
+        fn run<S: Simd>(self, _s: S) -> usize {
+            S::PANEL
+        }
+    }
+    dispatch(isa, Panel)
+}
+
+impl PackedMatrix {
+    /// Packs `data`: `n` rows of `k` elements of `dtype` in the layout of GGUF (little endian, blocks along K).
+    ///
+    /// # Errors
+    /// [`KernelError::Length`] or [`KernelError::Invalid`] if `data` is not `n * k` elements (in whole blocks a row),
+    /// [`KernelError::DType`] for integer types.
+    pub fn new(cpu: &Cpu, dtype: DType, data: &[u8], n: usize, k: usize) -> Result<PackedMatrix> {
+        Self::pack(cpu, dtype, data, n, k, false)
+    }
+
+    /// As [`PackedMatrix::new`], for products that end in [`super::Activation::Glu`]: N is even.
+    ///
+    /// # Errors
+    /// As [`PackedMatrix::new`], and [`KernelError::Invalid`] if `n` is odd.
+    pub fn new_glu(cpu: &Cpu, dtype: DType, data: &[u8], n: usize, k: usize) -> Result<PackedMatrix> {
+        check::valid(KERNEL, n.is_multiple_of(2), || format!("a gated unit needs an even N, not {n}"))?;
+        Self::pack(cpu, dtype, data, n, k, true)
+    }
+
+    /// Packs f32 weights `[N, K]`.
+    ///
+    /// # Errors
+    /// [`KernelError::Length`] if `weights` does not have `n * k` elements.
+    pub fn from_f32(cpu: &Cpu, weights: &[f32], n: usize, k: usize) -> Result<PackedMatrix> {
+        check::length(KERNEL, "weights", "[N, K]", &[n, k], weights.len())?;
+        Self::new(cpu, DType::F32, bytemuck::cast_slice(weights), n, k)
+    }
+
+    fn pack(cpu: &Cpu, dtype: DType, data: &[u8], n: usize, k: usize, halves: bool) -> Result<PackedMatrix> {
+        let elements = check::size(KERNEL, "weights", &[n, k])?;
+        check::valid(KERNEL, k.is_multiple_of(dtype.block_len()), || {
+            format!("K is {k}, but {dtype} comes in blocks of {}", dtype.block_len())
+        })?;
+        let expected = dtype.bytes_for(elements).unwrap_or(0);
+        if expected != data.len() {
+            let found = data.len();
+            return Err(KernelError::Length {
+                kernel: KERNEL,
+                operand: "weights (bytes)",
+                shape: "[N, K]",
+                expected,
+                found,
+            });
+        }
+        let format = match dtype {
+            DType::F32 => Format::F32,
+            DType::F16 => Format::F16,
+            DType::BF16 => Format::BF16,
+            DType::Q8_0 => Format::Q8,
+            _ if dtype.is_quantised() => Format::F32,
+            _ => return Err(KernelError::DType { kernel: KERNEL, dtype }),
+        };
+        let columns = Columns { n, panel: panel_columns(cpu.isa()), halves };
+        let mut packed = PackedMatrix {
+            isa: cpu.isa(),
+            format,
+            dtype,
+            n,
+            k,
+            columns,
+            data: AlignedBuf::default(),
+            scales: AlignedBuf::default(),
+        };
+        let padded = check::size(KERNEL, "packed weights", &[columns.panels(), columns.panel, k])?;
+        match format {
+            Format::F32 if dtype.is_quantised() => {
+                packed.data = AlignedBuf::zeroed(padded * 4);
+                pack_decoded(cpu, columns, k, dtype, data, packed.data.as_mut_slice())?;
+            }
+            Format::F32 => {
+                packed.data = AlignedBuf::zeroed(padded * 4);
+                pack_plain::<u32>(cpu, columns, k, data, packed.data.as_mut_slice())?;
+            }
+            Format::F16 | Format::BF16 => {
+                packed.data = AlignedBuf::zeroed(padded * 2);
+                pack_plain::<u16>(cpu, columns, k, data, packed.data.as_mut_slice())?;
+            }
+            Format::Q8 => {
+                packed.data = AlignedBuf::zeroed(padded);
+                packed.scales = AlignedBuf::zeroed(padded / Q8_BLOCK * 2);
+                let (values, scales) = (packed.data.as_mut_slice(), packed.scales.as_mut_slice());
+                pack_q8(cpu, columns, k, data, values, scales)?;
+            }
+        }
+        Ok(packed)
+    }
+
+    /// Outputs: rows of the matrix, columns of the product.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Inputs: the summed dimension.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// The type of the weights as they were given.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Bytes of memory held.
+    pub fn bytes(&self) -> usize {
+        self.data.len() + self.scales.len()
+    }
+
+    /// The offset in elements of panel `p` in the K block at `k0` of `kc`.
+    #[inline(always)]
+    pub(super) fn offset(&self, k0: usize, kc: usize, p: usize) -> usize {
+        (k0 * self.columns.panels() + p * kc) * self.columns.panel
+    }
+
+    /// Writes panel `p` of the K block at `k0` of `kc` to `dst` as f32, `[kc][panel]`.
+    #[inline(always)]
+    pub(super) fn widen<S: Simd>(&self, s: S, k0: usize, kc: usize, p: usize, dst: &mut [f32]) {
+        let len = kc * S::PANEL;
+        let at = self.offset(k0, kc, p);
+        let dst = &mut dst[..len];
+        match self.format {
+            Format::F32 => dst.copy_from_slice(&self.data.as_slice::<f32>()[at..at + len]),
+            Format::F16 | Format::BF16 => {
+                let src = &self.data.as_slice::<u16>()[at..at + len];
+                let half = self.format == Format::F16;
+                for (d, w) in dst.chunks_exact_mut(S::LANES).zip(src.chunks_exact(S::LANES)) {
+                    // SAFETY: both chunks have LANES elements.
+                    unsafe {
+                        let v = if half { s.load_f16(w.as_ptr()) } else { s.load_bf16(w.as_ptr()) };
+                        s.store(d.as_mut_ptr(), v);
+                    }
+                }
+            }
+            Format::Q8 => {
+                let src = &self.data.as_slice::<i8>()[at..at + len];
+                let scales = &self.scales.as_slice::<u16>()[at / Q8_BLOCK..(at + len) / Q8_BLOCK];
+                let blocks =
+                    dst.chunks_exact_mut(Q8_BLOCK * S::PANEL).zip(src.chunks_exact(Q8_BLOCK * S::PANEL));
+                for ((d, w), scale) in blocks.zip(scales.chunks_exact(S::PANEL)) {
+                    for c in (0..S::PANEL).step_by(S::LANES) {
+                        // SAFETY: c + LANES <= PANEL; d and w have 32 rows of PANEL, scale has one.
+                        unsafe {
+                            let scale = s.load_f16(scale.as_ptr().add(c));
+                            for i in 0..Q8_BLOCK {
+                                // Exact: 11 bits times 8 bits fit in 24.
+                                let v = s.mul(s.load_i8(w.as_ptr().add(i * S::PANEL + c)), scale);
+                                s.store(d.as_mut_ptr().add(i * S::PANEL + c), v);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for PackedMatrix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PackedMatrix({} [{}, {}] for {})", self.dtype, self.n, self.k, self.isa)
+    }
+}
+
+const KERNEL: &str = "pack weights";
+
+/// Calls `fill(panel, k0, kc)` for every panel of every K block, on all threads.
+fn for_panels(
+    cpu: &Cpu,
+    columns: Columns,
+    k: usize,
+    fill: impl Fn(usize, usize, usize) + Sync,
+) -> Result<()> {
+    let blocks = k.div_ceil(TILE_K);
+    cpu.threads().run_ranges(columns.panels() * blocks, 8, |from, to| {
+        for task in from..to {
+            let (block, p) = (task / columns.panels(), task % columns.panels());
+            let k0 = block * TILE_K;
+            fill(p, k0, TILE_K.min(k - k0));
+        }
+    })
+}
+
+fn pack_plain<T: Pod + Send>(cpu: &Cpu, columns: Columns, k: usize, src: &[u8], dst: &mut [T]) -> Result<()> {
+    let size = std::mem::size_of::<T>();
+    let dst = SharedMut::new(dst);
+    let np = columns.panel;
+    for_panels(cpu, columns, k, |p, k0, kc| {
+        // SAFETY: each (block, panel) has its own part.
+        let dst = unsafe { dst.part((k0 * columns.panels() + p * kc) * np, kc * np) };
+        let (start, width) = columns.of(p);
+        for c in 0..width {
+            let row = &src[((start + c) * k + k0) * size..][..kc * size];
+            for (i, value) in row.chunks_exact(size).enumerate() {
+                dst[i * np + c] = bytemuck::pod_read_unaligned(value);
+            }
+        }
+    })
+}
+
+/// Packs a block format as f32.
+fn pack_decoded(
+    cpu: &Cpu,
+    columns: Columns,
+    k: usize,
+    dtype: DType,
+    src: &[u8],
+    dst: &mut [f32],
+) -> Result<()> {
+    let dst = SharedMut::new(dst);
+    let np = columns.panel;
+    let bytes = |elements: usize| elements / dtype.block_len() * dtype.block_bytes();
+    for_panels(cpu, columns, k, |p, k0, kc| {
+        // SAFETY: each (block, panel) has its own part.
+        let dst = unsafe { dst.part((k0 * columns.panels() + p * kc) * np, kc * np) };
+        let (start, width) = columns.of(p);
+        let mut row = [0.0; TILE_K];
+        for c in 0..width {
+            let packed = &src[bytes((start + c) * k + k0)..][..bytes(kc)];
+            // Type and length were checked: K is whole blocks, and so are K blocks of 512.
+            if quant::decode(dtype, packed, &mut row[..kc]).is_ok() {
+                for (i, &value) in row[..kc].iter().enumerate() {
+                    dst[i * np + c] = value;
+                }
+            }
+        }
+    })
+}
+
+fn pack_q8(
+    cpu: &Cpu,
+    columns: Columns,
+    k: usize,
+    src: &[u8],
+    values: &mut [i8],
+    scales: &mut [u16],
+) -> Result<()> {
+    const BYTES: usize = 2 + Q8_BLOCK;
+    let (values, scales) = (SharedMut::new(values), SharedMut::new(scales));
+    let np = columns.panel;
+    for_panels(cpu, columns, k, |p, k0, kc| {
+        let at = (k0 * columns.panels() + p * kc) * np;
+        // SAFETY: each (block, panel) has its own part of both.
+        let (values, scales) =
+            unsafe { (values.part(at, kc * np), scales.part(at / Q8_BLOCK, kc / Q8_BLOCK * np)) };
+        let (start, width) = columns.of(p);
+        for c in 0..width {
+            let row = &src[((start + c) * k + k0) / Q8_BLOCK * BYTES..][..kc / Q8_BLOCK * BYTES];
+            for (b, block) in row.chunks_exact(BYTES).enumerate() {
+                scales[b * np + c] = f16::from_le_bytes([block[0], block[1]]).to_bits();
+                for (i, &q) in block[2..].iter().enumerate() {
+                    values[(b * Q8_BLOCK + i) * np + c] = q as i8;
+                }
+            }
+        }
+    })
+}

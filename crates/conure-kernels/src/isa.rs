@@ -1,0 +1,197 @@
+//! Which instruction set the kernels use.
+
+use std::fmt;
+
+use crate::simd::{Scalar, Simd};
+use crate::{KernelError, Result, Threads};
+
+/// An instruction set that kernels are written for, lowest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Isa {
+    /// Portable code; runs everywhere.
+    Scalar,
+    /// 128-bit Arm vectors.
+    Neon,
+    /// AVX2 with FMA and F16C.
+    Avx2,
+    /// AVX-512 F, BW, VL and DQ, with AVX2, FMA and F16C.
+    Avx512,
+}
+
+impl Isa {
+    /// Every instruction set, lowest first.
+    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Neon, Isa::Avx2, Isa::Avx512];
+
+    /// The name used by `CONURE_ISA` and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Isa::Scalar => "scalar",
+            Isa::Neon => "neon",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+        }
+    }
+
+    /// Whether this machine can run it.
+    pub fn is_available(self) -> bool {
+        match self {
+            Isa::Scalar => true,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => std::arch::is_aarch64_feature_detected!("neon"),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => {
+                Isa::Avx2.is_available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512dq")
+            }
+            #[allow(unreachable_patterns)]
+            _ => false,
+        }
+    }
+
+    /// What this machine can run, lowest first; never empty.
+    pub fn available() -> impl Iterator<Item = Isa> {
+        Isa::ALL.into_iter().filter(|isa| isa.is_available())
+    }
+
+    /// The best that this machine can run, or what the environment variable `CONURE_ISA` names.
+    ///
+    /// # Errors
+    /// [`KernelError::Isa`] if `CONURE_ISA` names something unknown or unavailable; the message lists what is possible.
+    pub fn detect() -> Result<Isa> {
+        match std::env::var("CONURE_ISA") {
+            Ok(name) => Isa::from_name(&name),
+            Err(std::env::VarError::NotPresent) => Ok(Isa::available().last().unwrap_or(Isa::Scalar)),
+            Err(std::env::VarError::NotUnicode(raw)) => Isa::from_name(&raw.to_string_lossy()),
+        }
+    }
+
+    /// The instruction set of this name, in either case, if this machine can run it.
+    ///
+    /// # Errors
+    /// [`KernelError::Isa`] otherwise.
+    pub fn from_name(name: &str) -> Result<Isa> {
+        Isa::available().find(|isa| isa.name().eq_ignore_ascii_case(name.trim())).ok_or_else(|| {
+            let possible = Isa::available().map(Isa::name).collect::<Vec<_>>().join(", ");
+            KernelError::Isa { name: name.to_string(), possible }
+        })
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What kernels run on: an instruction set known to work here, and a pool of threads. Cheap to clone; clones share
+/// the pool.
+#[derive(Clone, Debug)]
+pub struct Cpu {
+    isa: Isa,
+    threads: Threads,
+}
+
+impl Cpu {
+    /// The given instruction set and threads.
+    ///
+    /// # Errors
+    /// [`KernelError::Isa`] if this machine cannot run `isa`.
+    pub fn new(isa: Isa, threads: Threads) -> Result<Cpu> {
+        Ok(Cpu { isa: Isa::from_name(isa.name())?, threads })
+    }
+
+    /// [`Isa::detect`] with `threads` threads; `None` for as many as the process may use.
+    ///
+    /// # Errors
+    /// Those of [`Isa::detect`] and [`Threads::new`].
+    pub fn detect(threads: Option<usize>) -> Result<Cpu> {
+        let threads = match threads {
+            Some(n) => Threads::new(n)?,
+            None => Threads::new(Threads::default_count())?,
+        };
+        Cpu::new(Isa::detect()?, threads)
+    }
+
+    /// The instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// The pool.
+    pub fn threads(&self) -> &Threads {
+        &self.threads
+    }
+}
+
+/// A piece of work written once for every instruction set. `run` must be `#[inline(always)]`, and so must everything
+/// it calls that touches vectors, so that it is compiled with the features of the function that dispatches it.
+pub(crate) trait Kernel {
+    type Output;
+    fn run<S: Simd>(self, s: S) -> Self::Output;
+}
+
+/// Runs `kernel` compiled for `isa`, which must come from a [`Cpu`].
+#[inline]
+pub(crate) fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
+    match isa {
+        // SAFETY: an `Isa` reaches this function only out of a `Cpu`, whose constructor checked that the machine has it.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { run_avx2(kernel) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => unsafe { run_avx512(kernel) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => unsafe { run_neon(kernel) },
+        _ => kernel.run(Scalar),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(crate::simd::Avx2)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")]
+fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(crate::simd::Avx512)
+}
+
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon")]
+fn run_neon<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run(crate::simd::Neon)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip_and_bad_ones_list_the_possible() {
+        for isa in Isa::available() {
+            assert_eq!(Isa::from_name(&isa.name().to_uppercase()), Ok(isa));
+            assert_eq!(Cpu::new(isa, Threads::single()).unwrap().isa(), isa);
+        }
+        let message = Isa::from_name("mmx").unwrap_err().to_string();
+        assert!(message.contains("mmx") && message.contains("scalar"), "{message}");
+    }
+
+    #[test]
+    fn an_absent_instruction_set_is_refused() {
+        for isa in Isa::ALL {
+            assert_eq!(Cpu::new(isa, Threads::single()).is_ok(), isa.is_available(), "{isa}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! exp and its kin. Errors are against the exact value, measured over the whole range by the tests below.
+
+use super::Simd;
+
+const LOG2_E: f32 = std::f32::consts::LOG2_E;
+/// ln 2 in two parts: n times the high one is exact for |n| < 2^9.
+const LN2_HIGH: f32 = 0.693_359_4;
+const LN2_LOW: f32 = -2.121_944_4e-4;
+/// Adding it rounds |x| < 2^22 to a whole number.
+const ROUND: f32 = 12_582_912.0;
+/// Above it exp overflows.
+const EXP_HIGH: f32 = 88.722_84;
+/// Below it exp is flushed to zero (the exact value is under 2e-38, close to where normal numbers end).
+const EXP_LOW: f32 = -86.9;
+
+/// `x = n ln 2 + r`; returns n and `e^r - 1`.
+#[inline(always)]
+fn reduce<S: Simd>(s: S, x: S::V) -> (S::V, S::V) {
+    let n = s.sub(s.fma(x, s.splat(LOG2_E), s.splat(ROUND)), s.splat(ROUND));
+    let r = s.fma(n, s.splat(-LN2_HIGH), x);
+    let r = s.fma(n, s.splat(-LN2_LOW), r);
+    // Taylor to r^7: on |r| <= 0.3466 it stops 5e-9 short, a tenth of an ulp.
+    let mut p = s.splat(1.0 / 5040.0);
+    for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5] {
+        p = s.fma(p, r, s.splat(c));
+    }
+    (n, s.fma(s.mul(r, r), p, r))
+}
+
+/// e^x within 2 ulp; 0 below -86.9, infinity above 88.7228, NaN for NaN.
+#[inline(always)]
+pub(crate) fn exp<S: Simd>(s: S, x: S::V) -> S::V {
+    let (low, high) = (s.splat(EXP_LOW), s.splat(EXP_HIGH));
+    let clamped = s.max(low, s.min(high, x));
+    let (n, q) = reduce(s, clamped);
+    // 2^(n-1) and a doubling: n reaches 128, whose power is not a float.
+    let y = s.mul(s.add(q, s.splat(1.0)), s.pow2(s.sub(n, s.splat(1.0))));
+    let y = s.add(y, y);
+    let y = s.select_lt(high, x, s.splat(f32::INFINITY), y);
+    s.select_lt(x, low, s.splat(0.0), y)
+}
+
+/// 1 / (1 + e^-x) within 3 ulp.
+#[inline(always)]
+pub(crate) fn sigmoid<S: Simd>(s: S, x: S::V) -> S::V {
+    let one = s.splat(1.0);
+    s.div(one, s.add(one, exp(s, s.sub(s.splat(0.0), x))))
+}
+
+/// x / (1 + e^-x) within 3 ulp.
+#[inline(always)]
+pub(crate) fn silu<S: Simd>(s: S, x: S::V) -> S::V {
+    s.div(x, s.add(s.splat(1.0), exp(s, s.sub(s.splat(0.0), x))))
+}
+
+/// tanh within 4 ulp: (e^2x - 1) / (e^2x + 1), with e^2x - 1 computed without cancellation.
+#[inline(always)]
+pub(crate) fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
+    // From 9.02 on the nearest float is 1.
+    let x = s.max(s.splat(-9.1), s.min(s.splat(9.1), x));
+    let (n, q) = reduce(s, s.add(x, x));
+    let p = s.pow2(n);
+    let e = s.fma(p, q, s.sub(p, s.splat(1.0)));
+    s.div(e, s.add(e, s.splat(2.0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::{Isa, Kernel, dispatch};
+
+    type Exact = fn(f64) -> f64;
+
+    struct Apply<'a>(usize, &'a [f32], &'a mut [f32]);
+    impl Kernel for Apply<'_> {
+        type Output = ();
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) {
+            let Apply(which, x, y) = self;
+            for (x, y) in x.chunks_exact(16).zip(y.chunks_exact_mut(16)) {
+                for i in (0..16).step_by(S::LANES) {
+                    // SAFETY: both chunks have 16 floats and i + LANES <= 16.
+                    unsafe {
+                        let v = s.load(x.as_ptr().add(i));
+                        let v = match which {
+                            0 => exp(s, v),
+                            1 => sigmoid(s, v),
+                            2 => silu(s, v),
+                            _ => tanh(s, v),
+                        };
+                        s.store(y.as_mut_ptr().add(i), v);
+                    }
+                }
+            }
+        }
+    }
+
+    fn ulps(found: f32, exact: f64) -> f64 {
+        let nearest = exact as f32;
+        let ulp = (f32::from_bits(nearest.abs().to_bits() + 1) - nearest.abs()) as f64;
+        ((found as f64 - exact) / ulp).abs()
+    }
+
+    #[test]
+    fn errors_are_within_the_stated_ulps() {
+        let functions: [(&str, f64, Exact); 4] = [
+            ("exp", 2.0, f64::exp),
+            ("sigmoid", 3.0, |x| 1.0 / (1.0 + (-x).exp())),
+            ("silu", 3.0, |x| x / (1.0 + (-x).exp())),
+            ("tanh", 4.0, f64::tanh),
+        ];
+        let n = 1 << 16;
+        let mut x: Vec<f32> = (0..n).map(|i| (i as f32 / n as f32 - 0.5) * 170.0).collect();
+        x.extend((0..n).map(|i| (i as f32 / n as f32 - 0.5) * 2.0));
+        x.extend((0..n).map(|i| (i as f32 / n as f32 - 0.5) * 1e-4));
+        let mut y = vec![0.0; x.len()];
+        for isa in Isa::available() {
+            for (which, (name, bound, exact)) in functions.iter().enumerate() {
+                dispatch(isa, Apply(which, &x, &mut y));
+                for (&x, &y) in x.iter().zip(&y) {
+                    let e = ulps(y, exact(x as f64));
+                    assert!(e <= *bound, "{isa} {name}({x}) = {y}, off by {e} ulp");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn extremes() {
+        let x = [
+            f32::NEG_INFINITY,
+            -1e30,
+            -104.0,
+            -87.5,
+            88.72,
+            89.0,
+            1e30,
+            f32::INFINITY,
+            f32::NAN,
+            0.0,
+            -0.0,
+            1.0,
+            0.0,
+            0.0,
+            0.0,
+            0.0,
+        ];
+        let mut y = [0.0; 16];
+        for isa in Isa::available() {
+            dispatch(isa, Apply(0, &x, &mut y));
+            assert_eq!(&y[..4], &[0.0; 4], "{isa}");
+            assert!((y[4] as f64 / (x[4] as f64).exp() - 1.0).abs() < 1e-6, "{isa} {}", y[4]);
+            assert_eq!(&y[5..8], &[f32::INFINITY; 3], "{isa}");
+            assert!(y[8].is_nan() && y[9] == 1.0 && y[10] == 1.0, "{isa} {y:?}");
+            dispatch(isa, Apply(1, &x, &mut y));
+            assert_eq!((y[0], y[7], y[9]), (0.0, 1.0, 0.5), "{isa}");
+            assert!(y[8].is_nan(), "{isa}");
+            dispatch(isa, Apply(3, &x, &mut y));
+            assert_eq!((y[0], y[7], y[9]), (-1.0, 1.0, 0.0), "{isa}");
+            assert!(y[8].is_nan(), "{isa}");
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The vectors that every kernel is written over, once per instruction set.
+
+mod math;
+mod scalar;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::Avx512;
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::Neon;
+pub(crate) use scalar::Scalar;
+
+pub(crate) use math::{exp, sigmoid, silu, tanh};
+
+/// Floats from one row of the left operand to the next in the buffers that [`Simd::tile`] reads. A constant, so
+/// that the rows are addressed by displacement; 33 cache lines, so that rows fall into different cache sets.
+pub(crate) const TILE_STRIDE: usize = 528;
+
+/// The longest chain of products that one [`Simd::tile`] call makes; what is longer goes in several.
+pub(crate) const TILE_K: usize = 512;
+
+/// The most rows any instruction set's tile has.
+pub(crate) const MAX_TILE_ROWS: usize = 14;
+
+/// The most columns any instruction set's panel has.
+pub(crate) const MAX_PANEL: usize = 32;
+
+/// Vectors of f32 and what kernels do with them.
+///
+/// Values of this type exist only where the instruction set does: [`crate::isa::dispatch`] makes them. All
+/// implementations are `#[inline(always)]`, so that they are compiled with the features of the dispatching function.
+pub(crate) trait Simd: Copy + Send + Sync + 'static {
+    /// A vector.
+    type V: Copy;
+    /// Its floats.
+    const LANES: usize;
+    /// Rows of a GEMM tile.
+    const TILE_ROWS: usize;
+    /// Columns of a GEMM tile and of a packed panel: a multiple of `LANES`.
+    const PANEL: usize;
+
+    fn splat(self, x: f32) -> Self::V;
+    /// # Safety
+    /// `LANES` floats are readable at `p`.
+    unsafe fn load(self, p: *const f32) -> Self::V;
+    /// The first `n < LANES` floats, the rest zero.
+    /// # Safety
+    /// `n` floats are readable at `p`.
+    unsafe fn load_first(self, p: *const f32, n: usize) -> Self::V;
+    /// # Safety
+    /// `LANES` floats are writable at `p`.
+    unsafe fn store(self, p: *mut f32, v: Self::V);
+    /// Stores the first `n < LANES` lanes.
+    /// # Safety
+    /// `n` floats are writable at `p`.
+    unsafe fn store_first(self, p: *mut f32, v: Self::V, n: usize);
+    /// `LANES` binary16 values, widened.
+    /// # Safety
+    /// `LANES` values are readable at `p`.
+    unsafe fn load_f16(self, p: *const u16) -> Self::V;
+    /// `LANES` bfloat16 values, widened.
+    /// # Safety
+    /// `LANES` values are readable at `p`.
+    unsafe fn load_bf16(self, p: *const u16) -> Self::V;
+    /// `LANES` signed bytes, converted.
+    /// # Safety
+    /// `LANES` values are readable at `p`.
+    unsafe fn load_i8(self, p: *const i8) -> Self::V;
+
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b + c`, in one rounding where the instruction set has it.
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// The smaller; `b` if either is NaN.
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
+    /// The larger; `b` if either is NaN.
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Per lane: `yes` where `a < b`, else `no`.
+    fn select_lt(self, a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V;
+    /// `2^n` for whole `n` in -126..=127.
+    fn pow2(self, n: Self::V) -> Self::V;
+    /// The sum of the lanes, in a fixed order.
+    fn sum(self, v: Self::V) -> f32;
+    /// The largest lane; NaN lanes may be overlooked.
+    fn max_lane(self, v: Self::V) -> f32;
+    /// Asks for the cache line at `p`, which may be any address.
+    fn prefetch(self, p: *const f32);
+
+    /// The GEMM tile: `c[r][0..PANEL] (+)= sum over k of a[r][k] * b[k][0..PANEL]`, each output one chain of
+    /// [`Simd::fma`] in the order of `k`, starting from `c` if `accumulate`, else from zero.
+    ///
+    /// # Safety
+    /// `1 <= rows <= TILE_ROWS`; `a` has `rows` rows of `k` readable floats, `TILE_STRIDE` apart; `b` has `k * PANEL`
+    /// readable floats; `c` has `rows` rows of `PANEL` floats, `ldc` apart, writable (and readable if `accumulate`).
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn tile(
+        self,
+        rows: usize,
+        a: *const f32,
+        b: *const f32,
+        k: usize,
+        c: *mut f32,
+        ldc: usize,
+        accumulate: bool,
+    );
+}
+
+/// One k of [`tile_fixed`].
+///
+/// # Safety
+/// `R` floats `TILE_STRIDE` apart are readable at `a`, `V` vectors at `b`.
+#[inline(always)]
+unsafe fn tile_step<S: Simd, const R: usize, const V: usize>(
+    s: S,
+    acc: &mut [[S::V; V]; R],
+    a: *const f32,
+    b: *const f32,
+) {
+    let mut row = [s.splat(0.0); V];
+    // SAFETY: the contract.
+    unsafe {
+        for v in 0..V {
+            row[v] = s.load(b.add(v * S::LANES));
+        }
+        for r in 0..R {
+            let x = s.splat(*a.add(r * TILE_STRIDE));
+            for v in 0..V {
+                acc[r][v] = s.fma(x, row[v], acc[r][v]);
+            }
+        }
+    }
+}
+
+/// The tile of [`Simd::tile`] with its size known to the compiler.
+///
+/// # Safety
+/// As [`Simd::tile`], with `rows == R` and `PANEL == V * LANES`.
+#[inline(always)]
+pub(crate) unsafe fn tile_fixed<S: Simd, const R: usize, const V: usize>(
+    s: S,
+    a: *const f32,
+    b: *const f32,
+    k: usize,
+    c: *mut f32,
+    ldc: usize,
+    accumulate: bool,
+) {
+    let mut acc = [[s.splat(0.0); V]; R];
+    // SAFETY: every address is within what the contract makes readable or writable: row r < R, k < `k`, and V vectors
+    // of LANES floats make one panel row.
+    unsafe {
+        if accumulate {
+            for r in 0..R {
+                for v in 0..V {
+                    acc[r][v] = s.load(c.add(r * ldc + v * S::LANES));
+                }
+            }
+        }
+        let (mut a, mut b) = (a, b);
+        for _ in 0..k / 4 {
+            for u in 0..4 {
+                // Two lines a step, 2 KiB ahead: the next panel follows this one in memory.
+                s.prefetch(b.wrapping_add(u * V * S::LANES + 512));
+                s.prefetch(b.wrapping_add(u * V * S::LANES + 512 + 16));
+                tile_step(s, &mut acc, a.add(u), b.add(u * V * S::LANES));
+            }
+            a = a.add(4);
+            b = b.add(4 * V * S::LANES);
+        }
+        for u in 0..k % 4 {
+            tile_step(s, &mut acc, a.add(u), b.add(u * V * S::LANES));
+        }
+        for r in 0..R {
+            for v in 0..V {
+                s.store(c.add(r * ldc + v * S::LANES), acc[r][v]);
+            }
+        }
+    }
+}
+
+/// Implements [`Simd::tile`] with `$vecs` vectors a row, for the row counts listed.
+macro_rules! tile_method {
+    ($vecs:literal; $($rows:literal),+) => {
+        #[inline(always)]
+        unsafe fn tile(
+            self,
+            rows: usize,
+            a: *const f32,
+            b: *const f32,
+            k: usize,
+            c: *mut f32,
+            ldc: usize,
+            accumulate: bool,
+        ) {
+            debug_assert!(rows >= 1 && rows <= Self::TILE_ROWS && k <= $crate::simd::TILE_K);
+            match rows {
+                $(
+                    // SAFETY: the contract is the same.
+                    $rows => unsafe {
+                        $crate::simd::tile_fixed::<Self, $rows, $vecs>(self, a, b, k, c, ldc, accumulate)
+                    },
+                )+
+                _ => {}
+            }
+        }
+    };
+}
+use tile_method;
+
+/// Runs the body for each group of `n <= LANES` elements of `0..len`; only the last may have fewer. A macro, because a
+/// closure that is not inlined would be compiled without the instruction set.
+macro_rules! for_lanes {
+    ($S:ident, $len:expr, |$i:ident, $n:ident| $body:block) => {{
+        let len = $len;
+        let mut at = 0;
+        while at + $S::LANES <= len {
+            let ($i, $n) = (at, $S::LANES);
+            $body
+            at += $S::LANES;
+        }
+        if at < len {
+            let ($i, $n) = (at, len - at);
+            $body
+        }
+    }};
+}
+pub(crate) use for_lanes;
+
+/// Loads `n <= LANES` floats.
+///
+/// # Safety
+/// `n` floats are readable at `p`.
+#[inline(always)]
+pub(crate) unsafe fn load_n<S: Simd>(s: S, p: *const f32, n: usize) -> S::V {
+    // SAFETY: passed on.
+    unsafe { if n == S::LANES { s.load(p) } else { s.load_first(p, n) } }
+}
+
+/// Stores `n <= LANES` floats.
+///
+/// # Safety
+/// `n` floats are writable at `p`.
+#[inline(always)]
+pub(crate) unsafe fn store_n<S: Simd>(s: S, p: *mut f32, v: S::V, n: usize) {
+    // SAFETY: passed on.
+    unsafe { if n == S::LANES { s.store(p, v) } else { s.store_first(p, v, n) } }
+}
