@@ -1,0 +1,279 @@
+//! Sound in WAV and AU files, and samples without a header, read front to back from files and pipes alike.
+
+use std::io::{self, Read};
+
+use symphonia::core::audio::Channels;
+use symphonia::core::codecs::audio::well_known::{CODEC_ID_ADPCM_IMA_WAV, CODEC_ID_ADPCM_MS};
+use symphonia::core::codecs::audio::{AudioCodecId, AudioCodecParameters};
+
+use crate::error::{AudioErrorKind, Warning, WarningKind, WarningLog};
+use crate::layout::ChannelLayout;
+use crate::packets::{Packet, PacketSource, PacketStream, SourceError, Track};
+use crate::pcm::{RawSpec, SampleFormat};
+use crate::riff::{Counted, Encoding, Header, looks_like_chunk, read_header};
+use crate::sniff::Format;
+use crate::source::{Input, Media};
+use crate::stream::{BlockSource, Spec};
+
+type Bytes = Box<dyn Read + Send>;
+
+/// Samples without a header.
+pub(crate) fn open_raw(input: Input, spec: RawSpec) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
+    let layout = ChannelLayout::default_for(usize::from(spec.channels));
+    let spec = (spec.format, Spec { sample_rate: spec.sample_rate, layout });
+    if input.head.is_empty() {
+        return Err(AudioErrorKind::Empty);
+    }
+    let reader = Counted::new(input.into_reader()?);
+    Ok(Box::new(PcmStream::new(reader, spec.0, spec.1, Extent { declared: None, available: None })))
+}
+
+/// A WAV or AU input.
+pub(crate) fn open(input: Input, format: Format) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
+    let len = input.len();
+    // MP3 in WAV must be looked into, so it is kept; everything else streams.
+    let header = read_header(&mut Counted::new(input.head.as_slice()), format);
+    if matches!(&header, Ok(h) if h.encoding == Encoding::Mpeg) {
+        return open_media(input.into_media()?, format);
+    }
+    open_reader(input.into_reader()?, len, format)
+}
+
+/// The same of bytes that can seek.
+pub(crate) fn open_media(mut media: Media, format: Format) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
+    let mut head = vec![0u8; crate::source::HEAD];
+    let n = media.read_at(0, &mut head).map_err(AudioErrorKind::Read)?;
+    head.truncate(n);
+    let header = read_header(&mut Counted::new(head.as_slice()), format);
+    if let Ok(h) = header
+        && h.encoding == Encoding::Mpeg
+    {
+        let rest = media.len().saturating_sub(h.header_len);
+        let sound = media.window(h.header_len, h.data_len.unwrap_or(rest)).map_err(AudioErrorKind::Read)?;
+        return crate::container::open_mpeg(sound, "WAV");
+    }
+    media.rewind().map_err(AudioErrorKind::Read)?;
+    let len = media.len();
+    open_reader(Box::new(io::BufReader::with_capacity(64 << 10, media)), Some(len), format)
+}
+
+fn open_reader(
+    reader: Bytes,
+    len: Option<u64>,
+    format: Format,
+) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
+    let mut reader = Counted::new(reader);
+    let header = read_header(&mut reader, format)?;
+    let available = len.map(|n| n.saturating_sub(header.header_len));
+    let extent = Extent { declared: unwrap_length(&header, available), available };
+    let Header { encoding, sample_rate, layout, fact, .. } = header;
+    let spec = Spec { sample_rate, layout };
+    match encoding {
+        Encoding::Pcm(format) => Ok(Box::new(PcmStream::new(reader, format, spec, extent))),
+        Encoding::ImaAdpcm { block } => adpcm(reader, CODEC_ID_ADPCM_IMA_WAV, block, spec, extent, fact),
+        Encoding::MsAdpcm { block } => adpcm(reader, CODEC_ID_ADPCM_MS, block, spec, extent, fact),
+        Encoding::Mpeg => {
+            Err(AudioErrorKind::malformed("WAV", "MP3 in it begins later than its first 64 KiB"))
+        }
+    }
+}
+
+/// How much sound there should be, and how much there is.
+#[derive(Debug, Clone, Copy)]
+struct Extent {
+    declared: Option<u64>,
+    available: Option<u64>,
+}
+
+/// A plain RIFF file longer than 4 GiB counts its data modulo 2^32: the largest length that fits is meant.
+fn unwrap_length(header: &Header, available: Option<u64>) -> Option<u64> {
+    let declared = header.data_len?;
+    match available {
+        Some(available) if header.may_wrap && available >= declared => {
+            Some(declared + ((available - declared) >> 32 << 32))
+        }
+        _ => Some(declared),
+    }
+}
+
+/// Frames read at once.
+const BLOCK_FRAMES: usize = 8192;
+
+struct PcmStream {
+    reader: Counted<Bytes>,
+    format: SampleFormat,
+    spec: Spec,
+    /// Bytes still to read, if the header knows.
+    left: Option<u64>,
+    /// More can be declared than is there; less than this is not asked for.
+    frames: u64,
+    bytes: Vec<u8>,
+    ended: bool,
+}
+
+impl PcmStream {
+    fn new(reader: Counted<Bytes>, format: SampleFormat, spec: Spec, extent: Extent) -> PcmStream {
+        PcmStream { reader, format, spec, left: extent.declared, frames: 0, bytes: Vec::new(), ended: false }
+    }
+
+    fn frame_bytes(&self) -> usize {
+        self.format.bytes() * self.spec.layout.channels()
+    }
+
+    fn seconds(&self, frames: u64) -> f64 {
+        frames as f64 / f64::from(self.spec.sample_rate)
+    }
+
+    fn end(&mut self, log: &mut WarningLog) -> Result<(), AudioErrorKind> {
+        self.ended = true;
+        let start = self.seconds(self.frames);
+        match self.left {
+            Some(left) if left >= self.frame_bytes() as u64 => {
+                let end = self.seconds(self.frames + left / self.frame_bytes() as u64);
+                let message = "the end of the file is missing".to_owned();
+                log.push(Warning { kind: WarningKind::TruncatedTail, message, start, end: Some(end) });
+            }
+            Some(_) => {
+                // A chunk, its padding or nothing may follow; anything else is probably sound that the header forgot.
+                let mut next = self.reader.up_to(9).map_err(AudioErrorKind::Read)?;
+                if next.first() == Some(&0) {
+                    next.remove(0);
+                }
+                let empty = next.iter().all(|&b| b == 0);
+                let archive = next.starts_with(b"PK");
+                if !empty && !archive && !looks_like_chunk(&next) && next.len() >= 8 {
+                    let message = "the header ends the sound here, but more bytes follow; they were left out"
+                        .to_owned();
+                    log.push(Warning { kind: WarningKind::HeaderLies, message, start, end: None });
+                }
+            }
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+impl BlockSource for PcmStream {
+    fn next_block(&mut self, out: &mut Vec<f32>, log: &mut WarningLog) -> Result<bool, AudioErrorKind> {
+        if self.ended {
+            return Ok(false);
+        }
+        let frame = self.frame_bytes();
+        let want = (BLOCK_FRAMES * frame) as u64;
+        let want = self.left.map_or(want, |left| left.min(want));
+        self.bytes.clear();
+        (&mut self.reader).take(want).read_to_end(&mut self.bytes).map_err(AudioErrorKind::Read)?;
+        let read = self.bytes.len();
+        if let Some(left) = &mut self.left {
+            *left -= read as u64;
+        }
+        let whole = read - read % frame;
+        self.format.decode(self.bytes.get(..whole).unwrap_or_default(), out);
+        self.frames += (whole / frame) as u64;
+        if (read as u64) < (BLOCK_FRAMES * frame) as u64 {
+            self.end(log)?;
+        }
+        Ok(!self.ended)
+    }
+
+    fn spec(&self) -> Option<&Spec> {
+        Some(&self.spec)
+    }
+
+    fn declared_spec(&self) -> Option<Spec> {
+        Some(self.spec.clone())
+    }
+
+    fn codec(&self) -> &str {
+        match self.format {
+            SampleFormat::ALaw => "A-law",
+            SampleFormat::MuLaw => "mu-law",
+            _ => "PCM",
+        }
+    }
+}
+
+fn adpcm(
+    reader: Counted<Bytes>,
+    codec: AudioCodecId,
+    block: usize,
+    spec: Spec,
+    extent: Extent,
+    fact: Option<u64>,
+) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
+    let channels = spec.layout.channels();
+    let source = AdpcmBlocks { reader, codec, block, channels, left: extent.declared, at: 0 };
+    let frames = source.frames(block);
+    let mut params = AudioCodecParameters::new();
+    params
+        .for_codec(codec)
+        .with_sample_rate(spec.sample_rate)
+        .with_channels(wave_channels(channels))
+        .with_max_frames_per_packet(frames)
+        .with_frames_per_block(frames);
+    let name = if codec == CODEC_ID_ADPCM_MS { "Microsoft ADPCM" } else { "IMA ADPCM" };
+    let declared = extent.declared.map(|n| n / block as u64 * frames);
+    // The last block may hold more samples than the file means.
+    let meant = fact.filter(|&f| declared.is_none_or(|d| f <= d && d - f < frames));
+    let bounded = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    let track = Track {
+        params,
+        codec: name.to_owned(),
+        drop: meant.map(|m| bounded(m)..i64::MAX).into_iter().collect(),
+        tolerance: 0,
+        end: declared.filter(|_| extent.available.is_some()).map(|d| bounded(d - d % frames.max(1))),
+    };
+    Ok(Box::new(PacketStream::new("WAV", Box::new(source), track)?))
+}
+
+fn wave_channels(n: usize) -> Channels {
+    use symphonia::core::audio::Position;
+    Channels::Positioned(if n == 1 {
+        Position::FRONT_CENTER
+    } else {
+        Position::FRONT_LEFT | Position::FRONT_RIGHT
+    })
+}
+
+/// The blocks of ADPCM: each decodes by itself.
+struct AdpcmBlocks {
+    reader: Counted<Bytes>,
+    codec: AudioCodecId,
+    block: usize,
+    channels: usize,
+    left: Option<u64>,
+    at: i64,
+}
+
+impl AdpcmBlocks {
+    /// Samples of each channel in a block of `bytes`.
+    fn frames(&self, bytes: usize) -> u64 {
+        let n = if self.codec == CODEC_ID_ADPCM_MS {
+            // 7 bytes of state with two samples, then two samples a byte.
+            bytes.checked_sub(7 * self.channels).map_or(0, |b| b * 2 / self.channels + 2)
+        } else {
+            // 4 bytes of state with one sample, then groups of 4 bytes, 8 samples, for each channel in turn.
+            bytes.checked_sub(4 * self.channels).map_or(0, |b| b / (4 * self.channels) * 8 + 1)
+        };
+        n as u64
+    }
+}
+
+impl PacketSource for AdpcmBlocks {
+    fn next_packet(&mut self) -> Result<Option<Packet>, SourceError> {
+        let want = self.left.map_or(self.block, |left| left.min(self.block as u64) as usize);
+        let mut data = self.reader.up_to(want).map_err(SourceError::Read)?;
+        if let Some(left) = &mut self.left {
+            *left -= data.len() as u64;
+        }
+        let (got, whole) = (self.frames(data.len()), self.frames(self.block));
+        if got == 0 {
+            return Ok(None);
+        }
+        // A last block that is cut short: decoded as far as it goes.
+        data.resize(self.block, 0);
+        let packet = Packet { data, at: Some(self.at), duration: whole, trim: (0, whole - got) };
+        self.at = self.at.saturating_add_unsigned(whole);
+        Ok(Some(packet))
+    }
+}
