@@ -6,13 +6,15 @@
 
 mod activation;
 mod infer;
+mod kernel;
+mod list;
 mod op;
-mod reference;
 mod values;
 
 pub mod batch_norm;
 pub mod binary;
 pub mod broadcast;
+pub mod cases;
 pub mod cast;
 pub mod concat;
 pub mod conv2d;
@@ -47,6 +49,7 @@ pub use embedding::Embedding;
 pub use glu::Glu;
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
+pub use list::{Entry, all};
 pub use log_softmax::LogSoftmax;
 pub use lstm_cell::LstmCell;
 pub use mask_time::MaskTime;

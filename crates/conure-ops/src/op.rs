@@ -176,12 +176,12 @@ pub struct CpuCall<'a, 'b> {
     pub cpu: &'b Cpu,
 }
 
-impl<'a> CpuCall<'a, '_> {
+impl<'a, 'b> CpuCall<'a, 'b> {
     /// Input `i` as a tensor.
     ///
     /// # Errors
     /// If there is no such input or it was packed or is in place: a fault of the op's own code.
-    pub fn tensor(&self, op: &'static str, i: usize) -> Result<&TensorView<'a>, OpError> {
+    pub fn tensor(&self, op: &'static str, i: usize) -> Result<&'b TensorView<'a>, OpError> {
         match self.inputs.get(i) {
             Some(CpuInput::Tensor(view)) => Ok(view),
             other => Err(OpError::Kernel { op, what: format!("input {i} should be a tensor, is {other:?}") }),
@@ -233,11 +233,22 @@ pub trait CpuOp {
         None
     }
 
-    /// Makes the layout that [`CpuOp::pack_key`] names.
+    /// Makes the layout that [`CpuOp::pack_key`] names, for the best instruction set that this machine has (or that
+    /// `CONURE_ISA` names).
     ///
     /// # Errors
     /// What is wrong with the weight.
-    fn pack(&self, input: usize, _weight: &TensorView<'_>) -> Result<Packed, OpError> {
+    fn pack(&self, input: usize, weight: &TensorView<'_>) -> Result<Packed, OpError> {
+        let cpu = Cpu::detect(Some(1)).map_err(|e| OpError::Kernel { op: "pack", what: e.to_string() })?;
+        self.pack_on(&cpu, input, weight)
+    }
+
+    /// As [`CpuOp::pack`], for the instruction set of `cpu` and with its threads. Some layouts depend on the
+    /// instruction set; a kernel then computes with that of its weights.
+    ///
+    /// # Errors
+    /// What is wrong with the weight.
+    fn pack_on(&self, _cpu: &Cpu, input: usize, _weight: &TensorView<'_>) -> Result<Packed, OpError> {
         Err(OpError::Kernel { op: "pack", what: format!("input {input} has no packed form") })
     }
 

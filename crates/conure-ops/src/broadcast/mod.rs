@@ -6,6 +6,7 @@ use crate::values::{gather, input, output};
 use conure_tensor::{Axis, Shape, TensorMut, TensorView};
 use std::any::Any;
 
+pub mod cases;
 mod cpu;
 
 const NAME: &str = "broadcast";

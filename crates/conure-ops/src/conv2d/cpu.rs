@@ -1,15 +1,122 @@
-//! `conv2d` on the CPU.
+//! `conv2d` on the CPU: a product where the kernel is one tap, else a direct convolution.
 
-use super::Conv2d;
-use crate::op::{CpuCall, CpuOp, OpError, ValueType};
-use crate::reference;
+use super::{Conv2d, NAME};
+use crate::activation::Activation;
+use crate::infer;
+use crate::kernel::{
+    MATRIX, Matrix, TAPS_MAJOR, dim, function, fused, last, out_f32, pack_matrix, pack_small, pack_taps,
+    refused, rows, small_if, small_key, taps,
+};
+use crate::op::{CpuCall, CpuInput, CpuOp, OpError, Packed, ValueType};
+use conure_kernels::conv2d::{Axis, Conv2d as Kernel};
+use conure_kernels::gemm::{self, Epilogue, PackedMatrix};
+use conure_kernels::{Cpu, elementwise};
+use conure_tensor::TensorView;
+
+impl Conv2d {
+    /// Whether each output sees one position only, so that this is a product.
+    fn is_product(&self, taps: [Option<usize>; 2]) -> bool {
+        taps == [Some(1); 2] && self.stride == [1, 1] && self.pad == [0; 4] && self.groups == 1
+    }
+
+    /// The weight as the right side of a product, if this is one.
+    fn product<'a>(&self, call: &CpuCall<'a, '_>) -> Result<Option<Matrix<'a>>, OpError> {
+        match call.inputs.get(1) {
+            Some(CpuInput::Packed(p)) => Ok(p.downcast_ref::<PackedMatrix>().map(Matrix::Packed)),
+            Some(CpuInput::Tensor(w)) if self.is_product([2, 3].map(|i| Some(dim(w.shape(), i)))) => {
+                Ok(Some(Matrix::Plain(w.as_slice::<f32>()?)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn axis(&self, axis: usize, taps: usize) -> Axis {
+        Axis {
+            kernel: taps,
+            stride: self.stride[axis],
+            dilation: self.dilation[axis],
+            before: self.pad[2 * axis],
+            after: self.pad[2 * axis + 1],
+        }
+    }
+
+    fn multiply(&self, call: &mut CpuCall<'_, '_>, w: Matrix<'_>) -> Result<Activation, OpError> {
+        let x = call.tensor(NAME, 0)?;
+        let (m, k, x) = (rows(x.shape()), last(x.shape()), x.as_slice::<f32>()?);
+        let n = call.outputs.first().map_or(1, |o| last(o.shape()));
+        let bias = small_if(self.bias, call, NAME, 2)?;
+        let fused = fused(self.activation);
+        let activation = fused.unwrap_or(gemm::Activation::None);
+        let epilogue = Epilogue { bias, activation, ..Epilogue::default() };
+        let out = out_f32(NAME, call.outputs, 0)?;
+        w.product(NAME, call.cpu, x, [m, n, k], &epilogue, out)?;
+        Ok(if fused.is_some() { Activation::None } else { self.activation })
+    }
+
+    fn convolve(&self, call: &mut CpuCall<'_, '_>) -> Result<Activation, OpError> {
+        let x = call.tensor(NAME, 0)?;
+        let (shape, x) = (x.shape(), x.as_slice::<f32>()?);
+        let bias = small_if(self.bias, call, NAME, 2)?;
+        let (weights, w) = taps(call.inputs, NAME, 1, call.scratch)?;
+        let out = out_f32(NAME, call.outputs, 0)?;
+        let relu = self.activation == Activation::Relu;
+        let kernel = Kernel {
+            weights,
+            bias,
+            time: self.axis(0, dim(w, 2)),
+            freq: self.axis(1, dim(w, 3)),
+            channels: dim(shape, 3),
+            out_channels: dim(w, 0),
+            groups: self.groups,
+            relu,
+        };
+        kernel.run(call.cpu, x, dim(shape, 0), dim(shape, 1), dim(shape, 2), out).map_err(refused(NAME))?;
+        Ok(if relu { Activation::None } else { self.activation })
+    }
+}
 
 impl CpuOp for Conv2d {
     fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
         Ok(())
     }
 
+    fn scratch(&self, inputs: &[&[usize]], _outputs: &[&[usize]], _threads: usize) -> usize {
+        // For a computed weight; a stored one is reordered once, and is small either way.
+        inputs.get(1).map_or(0, |w| 4 * w.iter().product::<usize>())
+    }
+
+    fn pack_key(&self, input: usize, weight: &ValueType) -> Option<&'static str> {
+        let taps = [2, 3].map(|i| infer::dim(&weight.shape, i).as_constant());
+        match input {
+            1 if self.is_product(taps) => Some(MATRIX),
+            1 => Some(TAPS_MAJOR),
+            2 => small_key(weight),
+            _ => None,
+        }
+    }
+
+    fn pack_on(&self, cpu: &Cpu, input: usize, weight: &TensorView<'_>) -> Result<Packed, OpError> {
+        match input {
+            1 if self.is_product([2, 3].map(|i| Some(dim(weight.shape(), i)))) => {
+                pack_matrix(NAME, cpu, weight)
+            }
+            1 => pack_taps(NAME, weight),
+            _ => pack_small(NAME, weight),
+        }
+    }
+
     fn run(&self, call: &mut CpuCall<'_, '_>) -> Result<(), OpError> {
-        reference::run(self, call)
+        if call.outputs.first_mut().is_some_and(|o| o.bytes_mut().is_empty()) {
+            return Ok(());
+        }
+        let rest = match self.product(call)? {
+            Some(w) => self.multiply(call, w)?,
+            None => self.convolve(call)?,
+        };
+        match function(rest) {
+            Some(f) => elementwise::unary_in_place(call.cpu, f, out_f32(NAME, call.outputs, 0)?)
+                .map_err(refused(NAME)),
+            None => Ok(()),
+        }
     }
 }

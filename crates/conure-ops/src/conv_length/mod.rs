@@ -6,6 +6,7 @@ use crate::values::{input, output};
 use conure_tensor::{DType, TensorMut, TensorView};
 use std::any::Any;
 
+pub mod cases;
 mod cpu;
 
 const NAME: &str = "conv_length";

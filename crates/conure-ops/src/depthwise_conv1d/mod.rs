@@ -6,6 +6,7 @@ use crate::values::{output, read, write};
 use conure_tensor::{Axis, Dim, Shape, TensorMut, TensorView};
 use std::any::Any;
 
+pub mod cases;
 mod cpu;
 
 const NAME: &str = "depthwise_conv1d";

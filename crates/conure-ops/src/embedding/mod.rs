@@ -6,6 +6,7 @@ use crate::values::{ints, read, write};
 use conure_tensor::{Axis, Shape, TensorMut, TensorView};
 use std::any::Any;
 
+pub mod cases;
 mod cpu;
 
 const NAME: &str = "embedding";

@@ -1,8 +1,9 @@
 //! `glu` on the CPU.
 
-use super::Glu;
+use super::{Glu, NAME};
+use crate::kernel::{last, out_f32, refused, rows};
 use crate::op::{CpuCall, CpuOp, OpError, ValueType};
-use crate::reference;
+use conure_kernels::elementwise;
 
 impl CpuOp for Glu {
     fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
@@ -10,6 +11,9 @@ impl CpuOp for Glu {
     }
 
     fn run(&self, call: &mut CpuCall<'_, '_>) -> Result<(), OpError> {
-        reference::run(self, call)
+        let x = call.slice::<f32>(NAME, 0)?;
+        let (count, width) = call.outputs.first().map_or((0, 0), |o| (rows(o.shape()), last(o.shape())));
+        let out = out_f32(NAME, call.outputs, 0)?;
+        elementwise::glu(call.cpu, x, count, width, out).map_err(refused(NAME))
     }
 }

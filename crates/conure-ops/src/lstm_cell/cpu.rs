@@ -1,15 +1,89 @@
-//! `lstm_cell` on the CPU.
+//! `lstm_cell` on the CPU: two products into the gates, then the cell.
 
-use super::LstmCell;
-use crate::op::{CpuCall, CpuOp, OpError, ValueType};
-use crate::reference;
+use super::{LstmCell, NAME};
+use crate::kernel::{MATRIX, dim, last, matrix, pack_matrix, pack_small, refused, scratch, small, small_key};
+use crate::op::{CpuCall, CpuOp, OpError, Packed, ValueType};
+use conure_kernels::elementwise::{self, Binary, Unary};
+use conure_kernels::gemm::{Epilogue, Residual};
+use conure_kernels::{Cpu, KernelError};
+use conure_tensor::{TensorMut, TensorView};
 
 impl CpuOp for LstmCell {
     fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
         Ok(())
     }
 
-    fn run(&self, call: &mut CpuCall<'_, '_>) -> Result<(), OpError> {
-        reference::run(self, call)
+    fn scratch(&self, inputs: &[&[usize]], _outputs: &[&[usize]], _threads: usize) -> usize {
+        inputs.get(1).map_or(0, |h| 4 * 4 * h.iter().product::<usize>())
     }
+
+    fn pack_key(&self, input: usize, weight: &ValueType) -> Option<&'static str> {
+        match input {
+            3 | 4 => Some(MATRIX),
+            5 | 6 => small_key(weight),
+            _ => None,
+        }
+    }
+
+    fn pack_on(&self, cpu: &Cpu, input: usize, weight: &TensorView<'_>) -> Result<Packed, OpError> {
+        if matches!(input, 3 | 4) { pack_matrix(NAME, cpu, weight) } else { pack_small(NAME, weight) }
+    }
+
+    fn run(&self, call: &mut CpuCall<'_, '_>) -> Result<(), OpError> {
+        let (x, h) = (call.tensor(NAME, 0)?, call.tensor(NAME, 1)?);
+        let (batch, inputs, units) = (dim(h.shape(), 0), last(x.shape()), last(h.shape()));
+        let (x, h, c) = (x.as_slice::<f32>()?, h.as_slice::<f32>()?, call.slice::<f32>(NAME, 2)?);
+        let (w_ih, w_hh) = (matrix(call, NAME, 3)?, matrix(call, NAME, 4)?);
+        let (b_ih, b_hh) = (small(call, NAME, 5)?, small(call, NAME, 6)?);
+        let (gates, _) = scratch(NAME, call.scratch, batch * 4 * units)?;
+        let epilogue = Epilogue { bias: Some(b_ih), ..Epilogue::default() };
+        w_ih.product(NAME, call.cpu, x, [batch, 4 * units, inputs], &epilogue, gates)?;
+        let epilogue = Epilogue { bias: Some(b_hh), residual: Residual::InPlace, ..Epilogue::default() };
+        w_hh.product(NAME, call.cpu, h, [batch, 4 * units, units], &epilogue, gates)?;
+        let [new_h, new_c] = call.outputs else {
+            return Err(OpError::Kernel { op: NAME, what: "needs two outputs".into() });
+        };
+        cells(call.cpu, gates, c, units, new_h, new_c)
+    }
+}
+
+/// The new state of every item from its gates `[4H]`: input, forget, cell, output.
+fn cells(
+    cpu: &Cpu,
+    gates: &mut [f32],
+    c: &[f32],
+    units: usize,
+    new_h: &mut TensorMut<'_>,
+    new_c: &mut TensorMut<'_>,
+) -> Result<(), OpError> {
+    let (new_h, new_c) = (new_h.as_mut_slice::<f32>()?, new_c.as_mut_slice::<f32>()?);
+    if units == 0 {
+        return Ok(());
+    }
+    let states = c.chunks_exact(units).zip(new_h.chunks_exact_mut(units)).zip(new_c.chunks_exact_mut(units));
+    for (gates, ((c, new_h), new_c)) in gates.chunks_exact_mut(4 * units).zip(states) {
+        cell(cpu, gates, c, units, new_h, new_c).map_err(refused(NAME))?;
+    }
+    Ok(())
+}
+
+fn cell(
+    cpu: &Cpu,
+    gates: &mut [f32],
+    c: &[f32],
+    units: usize,
+    new_h: &mut [f32],
+    new_c: &mut [f32],
+) -> Result<(), KernelError> {
+    let (input_forget, rest) = gates.split_at_mut(2 * units);
+    let (update, output) = rest.split_at_mut(units);
+    elementwise::unary_in_place(cpu, Unary::Sigmoid, input_forget)?;
+    elementwise::unary_in_place(cpu, Unary::Tanh, update)?;
+    elementwise::unary_in_place(cpu, Unary::Sigmoid, output)?;
+    let (input, forget) = input_forget.split_at(units);
+    elementwise::binary_in_place(cpu, Binary::Mul, update, input)?;
+    elementwise::binary(cpu, Binary::Mul, forget, c, new_c)?;
+    elementwise::binary_in_place(cpu, Binary::Add, new_c, update)?;
+    elementwise::unary(cpu, Unary::Tanh, new_c, new_h)?;
+    elementwise::binary_in_place(cpu, Binary::Mul, new_h, output)
 }

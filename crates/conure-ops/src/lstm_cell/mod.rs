@@ -7,6 +7,7 @@ use crate::values::{read, write};
 use conure_tensor::{Axis, Dim, TensorMut, TensorView};
 use std::any::Any;
 
+pub mod cases;
 mod cpu;
 
 const NAME: &str = "lstm_cell";

@@ -6,6 +6,7 @@ use crate::values::{ints, read, valid, write};
 use conure_tensor::{Axis, TensorMut, TensorView};
 use std::any::Any;
 
+pub mod cases;
 mod cpu;
 
 const NAME: &str = "mask_time";

@@ -6,6 +6,7 @@ use crate::values::{Values, ints, read, valid, write};
 use conure_tensor::{Axis, Dim, TensorMut, TensorView};
 use std::any::Any;
 
+pub mod cases;
 mod cpu;
 
 const NAME: &str = "rel_pos_attention";

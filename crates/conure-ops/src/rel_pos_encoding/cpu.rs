@@ -1,8 +1,9 @@
 //! `rel_pos_encoding` on the CPU.
 
-use super::RelPosEncoding;
+use super::{NAME, RelPosEncoding};
+use crate::kernel::{dim, out_f32, refused};
 use crate::op::{CpuCall, CpuOp, OpError, ValueType};
-use crate::reference;
+use conure_kernels::positions;
 
 impl CpuOp for RelPosEncoding {
     fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
@@ -10,6 +11,8 @@ impl CpuOp for RelPosEncoding {
     }
 
     fn run(&self, call: &mut CpuCall<'_, '_>) -> Result<(), OpError> {
-        reference::run(self, call)
+        let farthest = call.outputs.first().map_or(0, |o| dim(o.shape(), 0) / 2);
+        let out = out_f32(NAME, call.outputs, 0)?;
+        positions::relative_sinusoids(farthest, farthest, self.d_model, out).map_err(refused(NAME))
     }
 }

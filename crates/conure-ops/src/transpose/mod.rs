@@ -6,6 +6,7 @@ use crate::values::{gather, input};
 use conure_tensor::{Dims, Shape, TensorMut, TensorView};
 use std::any::Any;
 
+pub mod cases;
 mod cpu;
 
 const NAME: &str = "transpose";

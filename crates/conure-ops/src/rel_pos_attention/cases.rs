@@ -1,0 +1,77 @@
+//! Conformance cases of `rel_pos_attention`.
+
+use super::{AttentionMask, RelPosAttention};
+use crate::cases::{Case, Input, Tolerance};
+use conure_tensor::DType;
+
+const TOLERANCE: Tolerance =
+    Tolerance { nmse: 1e-10, element: 2e-5, why: "scores and weighted values are summed in f32" };
+
+/// B, T, heads, width of a head, mask, lengths.
+type Geometry = (usize, usize, usize, usize, AttentionMask, &'static [i32]);
+
+const FULL: AttentionMask = AttentionMask::Full;
+
+const fn chunked(left: usize, right: usize) -> AttentionMask {
+    AttentionMask::ChunkedLimited { left: Some(left), right }
+}
+
+const fn banded(w: usize) -> AttentionMask {
+    AttentionMask::Banded { left: w, right: w }
+}
+
+/// The cases.
+pub fn cases() -> Vec<Case> {
+    let geometries: [Geometry; 22] = [
+        (1, 1, 1, 1, FULL, &[1]),
+        (1, 2, 1, 3, FULL, &[2]),
+        (1, 7, 2, 5, FULL, &[7]),
+        (2, 17, 4, 8, FULL, &[17, 3]),
+        (3, 16, 2, 16, FULL, &[0, 16, 9]),
+        (1, 33, 3, 17, FULL, &[31]),
+        (1, 65, 2, 64, FULL, &[65]),
+        (2, 131, 1, 33, FULL, &[130, -1]),
+        (1, 70, 1, 8, FULL, &[200]),
+        (1, 1, 1, 4, chunked(70, 1), &[1]),
+        (2, 19, 2, 8, chunked(4, 1), &[19, 8]),
+        (1, 40, 2, 16, chunked(10, 0), &[40]),
+        (1, 37, 1, 7, chunked(14, 6), &[35]),
+        (1, 23, 2, 8, AttentionMask::ChunkedLimited { left: None, right: 3 }, &[23]),
+        (1, 1, 1, 4, banded(3), &[1]),
+        (2, 29, 2, 8, banded(5), &[29, 11]),
+        (1, 64, 2, 16, banded(16), &[63]),
+        (1, 150, 1, 32, banded(8), &[150]),
+        (1, 20, 2, 5, banded(40), &[20]),
+        (1, 20, 2, 8, banded(0), &[20]),
+        (1, 30, 2, 8, AttentionMask::Banded { left: 7, right: 2 }, &[30]),
+        (1, 30, 2, 8, AttentionMask::Banded { left: 0, right: 3 }, &[28]),
+    ];
+    let mut cases = Vec::new();
+    for (b, t, heads, width, mask, lengths) in geometries {
+        for dtype in [DType::F32, DType::F16] {
+            cases.push(case([b, t, heads, width], mask, lengths, dtype));
+        }
+    }
+    cases
+}
+
+fn case([b, t, heads, width]: [usize; 4], mask: AttentionMask, lengths: &[i32], dtype: DType) -> Case {
+    let d = heads * width;
+    let rows = match mask {
+        AttentionMask::Banded { left, right } => left + right + 1,
+        _ => 2 * t - 1,
+    };
+    let x = Input::f32(&[b, t, d]);
+    Case::new(
+        format!("b{b} t{t} h{heads} k{width} {mask:?} {lengths:?} {dtype}"),
+        RelPosAttention { heads, mask },
+    )
+    .with(x.clone())
+    .with(x.clone())
+    .with(x)
+    .with(Input::f32(&[rows, d]))
+    .with(Input::weight(dtype, &[heads, width]))
+    .with(Input::weight(dtype, &[heads, width]))
+    .with(Input::i32(&[b], lengths))
+    .within(TOLERANCE)
+}

@@ -1,0 +1,288 @@
+//! The conformance walk: every op on every case, on every instruction set, with one thread and with two, with weights
+//! packed and as stored, in place and not, against the reference that defines the op.
+
+use conure_kernels::{Cpu, Isa, Threads};
+use conure_ops::cases::Case;
+use conure_ops::{CpuCall, CpuInput, CpuOp, Packed, ValueType, all};
+use conure_tensor::{Bindings, DType, Shape, Tensor, TensorMut, TensorView, tensor_bytes};
+
+/// Bytes before and after every output and scratch that nobody may touch.
+const GUARD: usize = 64;
+/// What outputs and scratch hold before a call: as f32, an odd NaN.
+const OLD: u8 = 0xff;
+const SENTINEL: u8 = 0xa5;
+
+/// Memory between guards.
+struct Guarded {
+    words: Vec<u64>,
+    start: usize,
+    len: usize,
+}
+
+impl Guarded {
+    /// `len` bytes at an address that is a multiple of `align` and no more, where that is under 64.
+    fn new(len: usize, align: usize) -> Guarded {
+        let mut words = vec![0u64; (len + 4 * GUARD).div_ceil(8)];
+        let bytes = bytemuck::cast_slice_mut::<u64, u8>(&mut words);
+        bytes.fill(SENTINEL);
+        let base = bytes.as_ptr() as usize;
+        let start = GUARD + (base + GUARD).next_multiple_of(64) - (base + GUARD) + align % 64;
+        bytes[start..start + len].fill(OLD);
+        Guarded { words, start, len }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[self.start..self.start + self.len]
+    }
+
+    fn intact(&self) -> bool {
+        let bytes = bytemuck::cast_slice::<u64, u8>(&self.words);
+        let (before, rest) = bytes.split_at(self.start);
+        before.iter().chain(&rest[self.len..]).all(|&b| b == SENTINEL)
+    }
+}
+
+/// How a kernel is called.
+#[derive(Clone, Copy, Debug)]
+struct Variant {
+    packed: bool,
+    in_place: Option<usize>,
+    /// Whether tensors lie on whole cache lines, as a plan lays them, or anywhere.
+    aligned: bool,
+}
+
+fn types_of(case: &Case) -> Vec<ValueType> {
+    case.inputs.iter().map(|i| ValueType::new(i.dtype, Shape::fixed(&i.shape))).collect()
+}
+
+fn output_types(case: &Case, types: &[ValueType]) -> Vec<(DType, Vec<usize>)> {
+    let refs: Vec<&ValueType> = types.iter().collect();
+    let outputs = case.op.infer(&refs).unwrap_or_else(|e| panic!("{} {}: {e}", case.op.name(), case.name));
+    outputs.iter().map(|o| (o.dtype, o.shape.eval(&Bindings::new()).unwrap().to_vec())).collect()
+}
+
+fn reference(case: &Case, tensors: &[Tensor], outputs: &[(DType, Vec<usize>)]) -> Vec<Tensor> {
+    let mut out: Vec<Tensor> = outputs.iter().map(|(d, s)| Tensor::zeros(*d, s).unwrap()).collect();
+    let views: Vec<TensorView<'_>> = tensors.iter().map(Tensor::view).collect();
+    let mut muts: Vec<TensorMut<'_>> = out.iter_mut().map(Tensor::view_mut).collect();
+    case.op.reference(&views, &mut muts).unwrap_or_else(|e| panic!("{} {}: {e}", case.op.name(), case.name));
+    out
+}
+
+/// The variants that a plan may choose for this case.
+fn variants(
+    case: &Case,
+    kernel: &dyn CpuOp,
+    types: &[ValueType],
+    outputs: &[(DType, Vec<usize>)],
+) -> Vec<Variant> {
+    let wants_packing = |i: usize| case.inputs[i].weight && kernel.pack_key(i, &types[i]).is_some();
+    let packs = (0..types.len()).any(wants_packing);
+    // A computed operand is f32 as stored; tables are read as they are.
+    let as_stored = (0..types.len()).all(|i| !wants_packing(i) || types[i].dtype == DType::F32);
+    let mut out = Vec::new();
+    for packed in [true, false] {
+        if (packed && !packs) || (!packed && !as_stored) {
+            continue;
+        }
+        for aligned in [true, false] {
+            out.push(Variant { packed, in_place: None, aligned });
+        }
+        for &i in kernel.in_place() {
+            let size = tensor_bytes(case.inputs[i].dtype, &case.inputs[i].shape);
+            if !case.inputs[i].weight && size == tensor_bytes(outputs[0].0, &outputs[0].1) {
+                out.push(Variant { packed, in_place: Some(i), aligned: true });
+            }
+        }
+    }
+    out
+}
+
+/// Runs the kernel; the outputs' bytes.
+fn run(
+    case: &Case,
+    kernel: &dyn CpuOp,
+    cpu: &Cpu,
+    tensors: &[Tensor],
+    outputs: &[(DType, Vec<usize>)],
+    variant: Variant,
+) -> Result<Vec<Vec<u8>>, String> {
+    let types = types_of(case);
+    let align = |dtype: DType| if variant.aligned { 64 } else { dtype.block_bytes().min(8) };
+    let mut stored: Vec<Guarded> = Vec::new();
+    for t in tensors {
+        let mut memory = Guarded::new(t.view().bytes().len(), align(t.dtype()));
+        memory.bytes().copy_from_slice(t.view().bytes());
+        stored.push(memory);
+    }
+    let packed: Vec<Option<Packed>> = (0..tensors.len())
+        .map(|i| {
+            let wanted = variant.packed && case.inputs[i].weight && kernel.pack_key(i, &types[i]).is_some();
+            wanted.then(|| kernel.pack_on(cpu, i, &tensors[i].view())).transpose()
+        })
+        .collect::<Result<_, _>>()
+        .map_err(|e| format!("packing: {e}"))?;
+    let mut results: Vec<Guarded> = outputs
+        .iter()
+        .map(|(dtype, shape)| Guarded::new(tensor_bytes(*dtype, shape).unwrap(), align(*dtype)))
+        .collect();
+    if let Some(i) = variant.in_place {
+        results[0].bytes().copy_from_slice(tensors[i].view().bytes());
+    }
+    let in_dims: Vec<&[usize]> = tensors.iter().map(Tensor::shape).collect();
+    let out_dims: Vec<&[usize]> = outputs.iter().map(|(_, s)| s.as_slice()).collect();
+    let mut scratch = Guarded::new(kernel.scratch(&in_dims, &out_dims, cpu.threads().count()), 64);
+    {
+        let inputs: Vec<CpuInput<'_>> = stored
+            .iter_mut()
+            .enumerate()
+            .map(|(i, memory)| match &packed[i] {
+                _ if variant.in_place == Some(i) => CpuInput::InPlace,
+                Some(p) => CpuInput::Packed(p),
+                None => {
+                    let view = TensorView::new(tensors[i].dtype(), tensors[i].shape(), memory.bytes());
+                    CpuInput::Tensor(view.unwrap())
+                }
+            })
+            .collect();
+        let mut muts: Vec<TensorMut<'_>> = results
+            .iter_mut()
+            .zip(outputs)
+            .map(|(memory, (dtype, shape))| TensorMut::new(*dtype, shape, memory.bytes()).unwrap())
+            .collect();
+        let mut call = CpuCall { inputs: &inputs, outputs: &mut muts, scratch: scratch.bytes(), cpu };
+        kernel.run(&mut call).map_err(|e| e.to_string())?;
+    }
+    if !results.iter().chain([&scratch]).chain(&stored).all(Guarded::intact) {
+        return Err("wrote outside its output or scratch".into());
+    }
+    Ok(results.iter_mut().map(|r| r.bytes().to_vec()).collect())
+}
+
+/// Holds one output to the reference.
+fn compare(case: &Case, found: &[u8], expected: &Tensor) -> Result<(), String> {
+    if expected.dtype() != DType::F32 {
+        return if found == expected.view().bytes() {
+            Ok(())
+        } else {
+            Err("other bytes than the reference".into())
+        };
+    }
+    let found: Vec<f32> = found.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
+    let expected = expected.as_slice::<f32>().unwrap();
+    let (mut error, mut size) = (0f64, 0f64);
+    for (i, (&f, &e)) in found.iter().zip(expected).enumerate() {
+        if e.is_nan() || e.is_infinite() {
+            if !(f == e || (f.is_nan() && e.is_nan())) {
+                return Err(format!("element {i} is {f}, the reference {e}"));
+            }
+            continue;
+        }
+        let difference = (f64::from(f) - f64::from(e)).abs();
+        let allowed = case.tolerance.element * (1.0 + f64::from(e).abs());
+        if difference.is_nan() || difference > allowed {
+            return Err(format!(
+                "element {i} is {f}, the reference {e}: off by {difference:e}, allowed {allowed:e}"
+            ));
+        }
+        error += difference * difference;
+        size += f64::from(e) * f64::from(e);
+    }
+    let nmse = if error == 0.0 { 0.0 } else { error / size };
+    if nmse > case.tolerance.nmse {
+        return Err(format!("normalised squared error {nmse:e}, allowed {:e}", case.tolerance.nmse));
+    }
+    Ok(())
+}
+
+/// Every instruction set that this machine has, each with one thread and with two.
+fn cpus() -> Vec<[Cpu; 2]> {
+    let two = Threads::new(2).unwrap();
+    Isa::available()
+        .map(|isa| [Threads::single(), two.clone()].map(|threads| Cpu::new(isa, threads).unwrap()))
+        .collect()
+}
+
+fn walk(case: &Case, cpus: &[[Cpu; 2]], failures: &mut Vec<String>) -> usize {
+    let types = types_of(case);
+    let outputs = output_types(case, &types);
+    let tensors = case.tensors().unwrap();
+    let expected = reference(case, &tensors, &outputs);
+    let kernel = case.op.cpu().unwrap_or_else(|| panic!("{} has no CPU kernel", case.op.name()));
+    let refs: Vec<&ValueType> = types.iter().collect();
+    kernel.supports(&refs).unwrap_or_else(|e| panic!("{} {}: {e}", case.op.name(), case.name));
+    let mut runs = 0;
+    for variant in variants(case, kernel, &types, &outputs) {
+        for pair in cpus {
+            let results = pair.each_ref().map(|cpu| run(case, kernel, cpu, &tensors, &outputs, variant));
+            runs += 2;
+            let mut fail = |what: String| {
+                failures.push(format!(
+                    "{} [{}] {variant:?} {}: {what}",
+                    case.op.name(),
+                    case.name,
+                    pair[0].isa()
+                ));
+            };
+            match &results {
+                [Ok(one), Ok(two)] => {
+                    if one != two {
+                        fail("one thread and two give different bytes".into());
+                    }
+                    for (found, expected) in one.iter().zip(&expected) {
+                        compare(case, found, expected).unwrap_or_else(&mut fail);
+                    }
+                }
+                [one, two] => [one, two].into_iter().flat_map(|r| r.as_ref().err()).cloned().for_each(fail),
+            }
+        }
+    }
+    runs
+}
+
+#[test]
+fn every_kernel_agrees_with_its_reference() {
+    let cpus = cpus();
+    let mut failures = Vec::new();
+    for entry in all() {
+        let cases = (entry.cases)();
+        assert!(!cases.is_empty(), "{} has no cases", entry.name);
+        for case in &cases {
+            assert_eq!(case.op.name(), entry.name);
+            assert!(walk(case, &cpus, &mut failures) > 0, "{} [{}] was not run", entry.name, case.name);
+        }
+    }
+    let shown: Vec<&str> = failures.iter().take(40).map(String::as_str).collect();
+    assert!(failures.is_empty(), "{} failures, the first:\n{}", failures.len(), shown.join("\n"));
+}
+
+#[test]
+fn the_list_names_every_folder() {
+    let src = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut folders: Vec<String> = std::fs::read_dir(src)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.file_type().unwrap().is_dir())
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
+    folders.sort();
+    let listed: Vec<&str> = all().iter().map(|entry| entry.name).collect();
+    assert_eq!(folders, listed);
+}
+
+#[test]
+fn a_wrong_kernel_would_be_seen() {
+    let case =
+        conure_ops::cases::Case::new("", conure_ops::Glu).within(conure_ops::cases::Tolerance::FUNCTION);
+    let expected = Tensor::from_slice(&[3], &[1f32, f32::NAN, f32::INFINITY]).unwrap();
+    let check = |values: [f32; 3]| compare(&case, bytemuck::cast_slice(&values), &expected);
+    assert_eq!(check([1.0, f32::NAN, f32::INFINITY]), Ok(()));
+    assert!(check([1.0 + 1e-5, f32::NAN, f32::INFINITY]).is_err());
+    assert!(check([1.0, 0.0, f32::INFINITY]).is_err());
+    assert!(check([1.0, f32::NAN, f32::MAX]).is_err());
+    assert!(check([f32::NAN, f32::NAN, f32::INFINITY]).is_err());
+    let mut memory = Guarded::new(8, 4);
+    assert!(memory.intact());
+    memory.words[0] = 0;
+    assert!(!memory.intact());
+}
