@@ -87,7 +87,7 @@ impl DType {
     /// Bytes of `elements` contiguous elements, or `None` if they do not fill whole blocks or the size
     /// does not fit in `usize`.
     pub const fn bytes_for(self, elements: usize) -> Option<usize> {
-        if elements % self.block_len() != 0 {
+        if !elements.is_multiple_of(self.block_len()) {
             return None;
         }
         (elements / self.block_len()).checked_mul(self.block_bytes())
