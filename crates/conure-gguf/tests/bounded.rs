@@ -1,5 +1,7 @@
 //! What refusing a large hostile file costs. Alone in its binary, because it looks at the memory of the process.
 
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers outside of the test functions use them
+
 #[cfg(target_os = "linux")]
 #[test]
 fn large_files_are_refused_in_bounded_time_and_memory() {

@@ -1,6 +1,8 @@
 //! Damaged and hostile files: each is refused with an error that names what is wrong, fast, and without taking the
 //! memory that numbers in the file ask for. Rows follow the usual attacks on GGUF readers.
 
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers outside of the test functions use them
+
 use conure_gguf::{GgufError, GgufFile};
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,7 @@
 //! What is written is read again, and what is read is written again byte for byte.
 
+#![allow(clippy::unwrap_used, clippy::panic)] // helpers outside of the test functions use them
+
 use conure_gguf::{GgufFile, GgufWriter, Value, WriteError};
 use conure_tensor::DType;
 
