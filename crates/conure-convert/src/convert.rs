@@ -1,0 +1,354 @@
+//! From an input to a GGUF file.
+
+use crate::error::ConvertError;
+use crate::prepared::Prepared;
+use crate::quantise::{TargetType, may_be_quantised, stored_as};
+use crate::schema::Meta;
+use crate::section::Section;
+use crate::{hf, nemo};
+use conure_gguf::{GgufFile, GgufWriter, MetaValue, WriteError};
+use conure_tensor::{DType, quant};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::Path;
+
+/// How far a conversion is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress<'a> {
+    /// Tensors written so far.
+    pub done: usize,
+    /// Tensors in all.
+    pub total: usize,
+    /// The tensor that comes next.
+    pub tensor: &'a str,
+}
+
+/// What to make of an input.
+#[derive(Clone, Default)]
+pub struct ConvertOptions<'a> {
+    /// Type of the linear layers' weights; the rest stays f32.
+    pub dtype: TargetType,
+    /// `general.name`; the input's file name if left out.
+    pub name: Option<String>,
+    /// Further texts under `general.` keys, such as `general.license`, `general.description`, `general.author`: a
+    /// model that is passed on must name its sources.
+    pub general: Vec<(String, String)>,
+    /// Called before every tensor; `false` stops the conversion, and no file is written.
+    pub progress: Option<&'a dyn Fn(&Progress<'_>) -> bool>,
+}
+
+/// What was converted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConvertReport {
+    /// What the input was, in words.
+    pub format: &'static str,
+    /// `parakeet.arch` of the model: `ctc`, `rnnt`, `tdt`, `hybrid_rnnt_ctc` or `hybrid_tdt_ctc`.
+    pub arch: String,
+    /// Number of tensors by type.
+    pub tensors: BTreeMap<DType, usize>,
+    /// Number of values in all tensors.
+    pub parameters: u64,
+    /// Size of the output in bytes.
+    pub bytes: u64,
+    /// Tensors that the type asked for was meant for and that stayed as they are, and why.
+    pub kept: Vec<(String, String)>,
+    /// Tensors of the input that were left out, and why.
+    pub dropped: Vec<(String, String)>,
+}
+
+/// Converts `input` (a `.nemo` file or unpacked folder, a Hugging Face Parakeet folder, or a Parakeet GGUF file) to
+/// the GGUF file `output`. The output is written beside its place and renamed when complete; a file that was there is
+/// replaced then and not touched before. Memory: about three times the largest tensor.
+///
+/// # Errors
+/// [`ConvertError`], which names the file, the place in it and what to do; no output is written then.
+pub fn convert(
+    input: &Path,
+    output: &Path,
+    options: &ConvertOptions<'_>,
+) -> Result<ConvertReport, ConvertError> {
+    if let (Ok(a), Ok(b)) = (input.canonicalize(), output.canonicalize())
+        && a == b
+    {
+        let reason = "it is input and output: give the output another name".into();
+        return Err(ConvertError::Input { path: output.into(), reason });
+    }
+    if let Some((key, _)) = options.general.iter().find(|(key, _)| !key.starts_with("general.")) {
+        let reason = format!("key `{key}` cannot be set: texts may be added under `general.` only");
+        return Err(ConvertError::Gguf { path: output.into(), reason });
+    }
+    if detect(input)? == Kind::Gguf {
+        return requantise(input, output, options);
+    }
+    let folder = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let prepared = prepare(input, folder)?;
+    write(&prepared, output, options)
+}
+
+fn write(
+    prepared: &Prepared,
+    output: &Path,
+    options: &ConvertOptions<'_>,
+) -> Result<ConvertReport, ConvertError> {
+    let counter = Counter { total: prepared.tensors.len(), done: Cell::new(0), options };
+    let mut writer = GgufWriter::new();
+    writer.meta("general.architecture", "parakeet");
+    let name = options.name.clone().unwrap_or_else(|| {
+        prepared.path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
+    });
+    writer.meta("general.name", name);
+    for (key, text) in &options.general {
+        writer.meta(key, text.as_str());
+    }
+    for (key, value) in prepared.model.metadata() {
+        writer.meta(&key, meta_value(value));
+    }
+    let mut report = ConvertReport {
+        format: prepared.format,
+        arch: prepared.model.arch.label().into(),
+        tensors: BTreeMap::new(),
+        parameters: 0,
+        bytes: 0,
+        kept: Vec::new(),
+        dropped: prepared.dropped.clone(),
+    };
+    for tensor in &prepared.tensors {
+        let (dtype, reason) = stored_as(&tensor.name, &tensor.shape, options.dtype);
+        report.kept.extend(reason.map(|r| (tensor.name.clone(), r)));
+        report.count(dtype, &tensor.shape);
+        let counter = &counter;
+        writer.tensor_with(&tensor.name, dtype, &tensor.shape, move |out| {
+            counter.step(&tensor.name)?;
+            let values = prepared.values(tensor)?;
+            Ok(out.write_all(&encode(&prepared.path, &tensor.name, dtype, &values)?)?)
+        });
+    }
+    if options.dtype != TargetType::F32 && !report.tensors.contains_key(&options.dtype.dtype()) {
+        return Err(nothing(&prepared.path, options.dtype, &report.kept));
+    }
+    report.bytes = finish(writer, output)?;
+    Ok(report)
+}
+
+/// A Parakeet GGUF file with its linear layers in another type; everything else is copied byte for byte.
+fn requantise(
+    input: &Path,
+    output: &Path,
+    options: &ConvertOptions<'_>,
+) -> Result<ConvertReport, ConvertError> {
+    let gguf = |e: &dyn Error| ConvertError::Gguf { path: input.into(), reason: e.to_string() };
+    let file = GgufFile::open(input).map_err(|e| gguf(&e))?;
+    let architecture = file.meta().str("general.architecture").map_err(|e| gguf(&e))?;
+    if architecture != "parakeet" {
+        let reason = format!("its architecture is {architecture:?}: only parakeet models are converted");
+        return Err(ConvertError::Input { path: input.into(), reason });
+    }
+    let counter = Counter { total: file.tensors().len(), done: Cell::new(0), options };
+    let mut writer = GgufWriter::new();
+    writer.copy_meta(file.meta()).map_err(|e| gguf(&e))?;
+    if let Some(name) = &options.name {
+        writer.meta("general.name", name.as_str());
+    }
+    for (key, text) in &options.general {
+        writer.meta(key, text.as_str());
+    }
+    let mut report = ConvertReport {
+        format: "GGUF file",
+        arch: file.meta().opt_str("parakeet.arch").map_err(|e| gguf(&e))?.unwrap_or_default().into(),
+        tensors: BTreeMap::new(),
+        parameters: 0,
+        bytes: 0,
+        kept: Vec::new(),
+        dropped: Vec::new(),
+    };
+    let mut changed = false;
+    for info in file.tensors() {
+        let tensor = file.tensor(&info.name).map_err(|e| gguf(&e))?;
+        let from = tensor.dtype;
+        let (mut to, reason) = stored_as(&info.name, tensor.shape, options.dtype);
+        if reason.is_some() || !may_be_quantised(&info.name) {
+            to = from;
+        }
+        report.kept.extend(reason.map(|r| (info.name.clone(), r)));
+        report.count(to, tensor.shape);
+        changed |= from != to;
+        let (counter, name) = (&counter, info.name.as_str());
+        let (shape, data) = (tensor.shape, tensor.data);
+        writer.tensor_with(name, to, shape, move |out| {
+            counter.step(name)?;
+            if from == to {
+                return Ok(out.write_all(data)?);
+            }
+            let mut values = vec![0f32; shape.iter().product()];
+            quant::decode(from, data, &mut values).map_err(|e| tensor_error(input, name, &e))?;
+            Ok(out.write_all(&encode(input, name, to, &values)?)?)
+        });
+    }
+    if !changed {
+        return Err(nothing(input, options.dtype, &report.kept));
+    }
+    report.bytes = finish(writer, output)?;
+    Ok(report)
+}
+
+impl ConvertReport {
+    fn count(&mut self, dtype: DType, shape: &[usize]) {
+        *self.tensors.entry(dtype).or_default() += 1;
+        self.parameters += shape.iter().map(|&n| n as u64).product::<u64>();
+    }
+}
+
+/// Reports progress, and carries a wish to stop.
+struct Counter<'a> {
+    total: usize,
+    done: Cell<usize>,
+    options: &'a ConvertOptions<'a>,
+}
+
+impl Counter<'_> {
+    fn step(&self, tensor: &str) -> Result<(), ConvertError> {
+        let done = self.done.replace(self.done.get() + 1);
+        match self.options.progress {
+            Some(progress) if !progress(&Progress { done, total: self.total, tensor }) => {
+                Err(ConvertError::Cancelled)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn encode(path: &Path, name: &str, dtype: DType, values: &[f32]) -> Result<Vec<u8>, ConvertError> {
+    quant::encoded(dtype, values).map_err(|e| tensor_error(path, name, &e))
+}
+
+fn tensor_error(path: &Path, name: &str, e: &dyn Error) -> ConvertError {
+    ConvertError::Tensor { path: path.into(), tensor: name.to_owned(), reason: e.to_string() }
+}
+
+fn nothing(path: &Path, target: TargetType, kept: &[(String, String)]) -> ConvertError {
+    let name = target.dtype().name();
+    let reason = match kept.first() {
+        Some((tensor, reason)) => format!("no tensor can be stored as {name} ({tensor}: {reason}); use f32"),
+        None => format!("no tensor would be stored in another type; all that may be {name} are"),
+    };
+    ConvertError::NothingToDo { path: path.into(), reason }
+}
+
+/// Writes the file; an error of ours that passed through the writer comes out as it went in.
+fn finish(writer: GgufWriter<'_>, output: &Path) -> Result<u64, ConvertError> {
+    writer.write_to(output).map_err(|e| match e {
+        WriteError::Source { name, source } => match source.downcast::<ConvertError>() {
+            Ok(ours) => *ours,
+            Err(other) => {
+                let reason = format!("cannot write tensor `{name}`: {other}");
+                ConvertError::Gguf { path: output.into(), reason }
+            }
+        },
+        other => ConvertError::Gguf { path: output.into(), reason: other.to_string() },
+    })
+}
+
+fn meta_value(value: Meta) -> MetaValue {
+    match value {
+        Meta::U32(v) => v.into(),
+        Meta::I32(v) => v.into(),
+        Meta::F32(v) => v.into(),
+        Meta::Bool(v) => v.into(),
+        Meta::Str(v) => v.into(),
+        Meta::I32s(v) => v.into(),
+        Meta::Strs(v) => MetaValue::strings(v),
+    }
+}
+
+/// What an input is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    NemoArchive,
+    NemoFolder,
+    HuggingFace,
+    Gguf,
+}
+
+/// Opens and checks an input without writing anything. A gzipped archive is inflated into a nameless file in
+/// `folder`.
+///
+/// # Errors
+/// [`ConvertError`] if it is no model, hostile, or of a kind that is not supported.
+pub fn prepare(input: &Path, folder: &Path) -> Result<Prepared, ConvertError> {
+    match detect(input)? {
+        Kind::NemoArchive => nemo::open_archive(input, &crate::open(input)?, folder),
+        Kind::NemoFolder => nemo::open_folder(input),
+        Kind::HuggingFace => hf::open_folder(input),
+        Kind::Gguf => Err(ConvertError::Input { path: input.into(), reason: "it is GGUF already".into() }),
+    }
+}
+
+fn detect(input: &Path) -> Result<Kind, ConvertError> {
+    let bad = |reason: &str| ConvertError::Input { path: input.into(), reason: reason.to_owned() };
+    let meta = std::fs::metadata(input).map_err(|source| ConvertError::Io {
+        path: input.into(),
+        action: "open it",
+        source,
+    })?;
+    if meta.is_dir() {
+        if input.join("model_config.yaml").is_file() {
+            return Ok(Kind::NemoFolder);
+        }
+        if input.join("config.json").is_file() {
+            return Ok(Kind::HuggingFace);
+        }
+        return Err(bad(
+            "the folder holds neither model_config.yaml (an unpacked .nemo) nor config.json (a Hugging Face model)",
+        ));
+    }
+    let section = crate::open(input)?;
+    match start(&section).map_err(|source| ConvertError::Io {
+        path: input.into(),
+        action: "read it",
+        source,
+    })? {
+        Start::Kind(kind) => Ok(kind),
+        Start::Other(reason) => Err(bad(reason)),
+    }
+}
+
+enum Start {
+    Kind(Kind),
+    Other(&'static str),
+}
+
+/// What a file's first bytes say.
+fn start(section: &Section) -> std::io::Result<Start> {
+    let mut head = [0u8; 512];
+    let n = usize::try_from(section.len()).unwrap_or(usize::MAX).min(head.len());
+    section.read_at(0, &mut head[..n])?;
+    let head = &head[..n];
+    let length = head.first_chunk().map(|b| u64::from_le_bytes(*b));
+    let text = || std::str::from_utf8(&head[..head.len().min(64)]).map(str::trim_start).unwrap_or_default();
+    Ok(Start::Other(if head.is_empty() {
+        "the file is empty: fetch it again"
+    } else if head.starts_with(b"GGUF") {
+        return Ok(Start::Kind(Kind::Gguf));
+    } else if head.starts_with(&[0x1f, 0x8b])
+        || head.get(257..262) == Some(b"ustar")
+        || n == 512 && head[0] != 0 && head[156] == b'0'
+    {
+        return Ok(Start::Kind(Kind::NemoArchive));
+    } else if head.starts_with(b"PK\x03\x04") {
+        "it is a zip archive, such as a bare PyTorch checkpoint: without its configuration and tokenizer it cannot be \
+         converted; give the .nemo file"
+    } else if head.starts_with(b"version https://git-lfs") {
+        "it is a Git LFS pointer, not the model: fetch the file itself (git lfs pull)"
+    } else if text().starts_with('<') {
+        "it is a web page, not a model: the download gave a page instead of the file"
+    } else if length.is_some_and(|l| l < 1 << 30) && head.get(8..).is_some_and(|h| h.starts_with(b"{")) {
+        "it is a bare safetensors file: give the folder that also holds config.json, tokenizer.json and \
+         processor_config.json"
+    } else if text().starts_with('{') {
+        "it is JSON, not a model: give the folder of a Hugging Face model"
+    } else {
+        "it is neither a .nemo archive (tar) nor GGUF; give a .nemo file, the folder of a Hugging Face Parakeet model \
+         or a GGUF file"
+    }))
+}
