@@ -5,6 +5,7 @@
 
 mod budget;
 mod deps;
+mod embed;
 mod process;
 mod setup;
 mod test;
@@ -23,6 +24,8 @@ Usage: cargo xtask COMMAND
   setup     install sox and ffmpeg, which make the audio test files, where they are missing and that is possible
   deps      check that every crate uses only crates above it in the table of ARCHITECTURE.md
   budget    list files over 500 lines without their tests (an error) and functions over 60 lines (a note)
+  embed MODEL.nemo
+            make the GGUF file of the embedded model again, with its sources
 ";
 
 fn main() -> ExitCode {
@@ -50,6 +53,7 @@ fn run(args: &[String]) -> Result<()> {
         "setup" => none(rest).and_then(|()| setup::run()),
         "deps" => none(rest).and_then(|()| deps::run()),
         "budget" => none(rest).and_then(|()| budget::run()),
+        "embed" => embed::run(rest),
         "help" | "--help" | "-h" => {
             print!("{USAGE}");
             Ok(())
