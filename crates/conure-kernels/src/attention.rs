@@ -7,7 +7,7 @@
 
 use crate::buffer::{Carve, SharedMut, with_scratch};
 use crate::isa::{Kernel, dispatch};
-use crate::simd::{MAX_PANEL, MAX_TILE_ROWS, Simd, TILE_K, TILE_STRIDE, exp};
+use crate::simd::{MAX_PANEL, MAX_TILE_ROWS, Simd, TILE_K, TILE_STRIDE, exp, pack_columns};
 use crate::{Cpu, Result, check};
 
 const NAME: &str = "rel_pos_attention";
@@ -277,7 +277,7 @@ impl Kernel for TaskKernel<'_, '_> {
             let j1 = (start + KEYS).min(last);
             let c0 = j0 as isize - (task.r1 - 1) as isize + mask.offset(task.args.frames) as isize;
             let block = Block { j0, j1, c0 };
-            task.pack::<S>(block, &mut scratch);
+            task.pack(s, block, &mut scratch);
             for i in (task.r0..task.r1).step_by(S::TILE_ROWS) {
                 task.tile(s, block, i, S::TILE_ROWS.min(task.r1 - i), &mut scratch);
             }
@@ -297,16 +297,15 @@ impl Task<'_> {
 
     /// Packs the keys, values and positions of a block.
     #[inline(always)]
-    fn pack<S: Simd>(&self, block: Block, scratch: &mut Scratch<'_>) {
+    fn pack<S: Simd>(&self, s: S, block: Block, scratch: &mut Scratch<'_>) {
         let RelPosAttention { k, v, positions, frames, head_dim: dk, mask, .. } = *self.args;
-        let base = self.b * frames;
+        let (base, stride) = (self.b * frames, self.args.heads * dk);
         let count = block.j1 - block.j0;
-        let table = mask.positions(frames) as isize;
-        transpose::<S>(count, dk, scratch.keys, |c| Some(self.head_row(k, base + block.j0 + c)));
-        transpose::<S>(count + self.r1 - self.r0 - 1, dk, scratch.positions, |c| {
-            let c = block.c0 + c as isize;
-            (c >= 0 && c < table).then(|| self.head_row(positions, c as usize))
-        });
+        let keys = &k[base * stride + self.head * dk..];
+        pack_rows(s, keys, stride, frames, block.j0 as isize, count, dk, scratch.keys);
+        let (table, differences) = (mask.positions(frames), count + self.r1 - self.r0 - 1);
+        let positions = &positions[self.head * dk..];
+        pack_rows(s, positions, stride, table, block.c0, differences, dk, scratch.positions);
         let padded_count = count.next_multiple_of(S::PANEL);
         for j in 0..padded_count {
             let row = (j < count).then(|| self.head_row(v, base + block.j0 + j));
@@ -475,25 +474,35 @@ fn softmax_step<S: Simd>(
     }
 }
 
-/// Packs `count` rows of `dk` floats as columns: `[panel of rows][dk][PANEL]`, zeros where `row` has none and beyond
-/// `count`.
+/// Packs `count` rows of `dk` floats, `stride` apart, as columns `[panel of rows][dk][PANEL]`: rows `first..first + count`
+/// of a tensor that has `rows`; those outside are zeros.
+#[allow(clippy::too_many_arguments)]
 #[inline(always)]
-fn transpose<'t, S: Simd>(
+fn pack_rows<S: Simd>(
+    s: S,
+    tensor: &[f32],
+    stride: usize,
+    rows: usize,
+    first: isize,
     count: usize,
     dk: usize,
     out: &mut [f32],
-    row: impl Fn(usize) -> Option<&'t [f32]>,
 ) {
     for p in (0..count).step_by(S::PANEL) {
         let panel = &mut out[p * dk..][..dk * S::PANEL];
+        let (start, width) = (first + p as isize, S::PANEL.min(count - p));
+        if start >= 0 && start as usize + width <= rows {
+            let src = &tensor[start as usize * stride..];
+            // SAFETY: the rows exist (`tensor` starts at this head's columns), the panel has dk * PANEL floats.
+            unsafe { pack_columns(s, width, dk, src.as_ptr(), stride, panel.as_mut_ptr()) };
+            continue;
+        }
         for c in 0..S::PANEL {
-            match if p + c < count { row(p + c) } else { None } {
-                Some(row) => {
-                    for (d, &x) in row.iter().enumerate() {
-                        panel[d * S::PANEL + c] = x;
-                    }
-                }
-                None => panel.iter_mut().skip(c).step_by(S::PANEL).for_each(|x| *x = 0.0),
+            let row = start + c as isize;
+            let row = (c < width && row >= 0 && (row as usize) < rows)
+                .then(|| &tensor[row as usize * stride..][..dk]);
+            for d in 0..dk {
+                panel[d * S::PANEL + c] = row.map_or(0.0, |row| row[d]);
             }
         }
     }

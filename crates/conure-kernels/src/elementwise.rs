@@ -381,18 +381,21 @@ mod tests {
         }
     }
 
+    type One = fn(f32) -> f32;
+    type Two = fn(f32, f32) -> f32;
+
     const LENGTHS: [usize; 7] = [0, 1, 3, 15, 16, 17, 70_001];
 
     #[test]
     fn unary_and_binary_agree_with_their_definitions() {
-        let ops: [(Unary, fn(f32) -> f32); 5] = [
+        let ops: [(Unary, One); 5] = [
             (Unary::Relu, |x| x.max(0.0)),
             (Unary::Silu, |x| x / (1.0 + (-x).exp())),
             (Unary::Sigmoid, |x| 1.0 / (1.0 + (-x).exp())),
             (Unary::Tanh, f32::tanh),
             (Unary::Exp, f32::exp),
         ];
-        let pairs: [(Binary, fn(f32, f32) -> f32); 3] =
+        let pairs: [(Binary, Two); 3] =
             [(Binary::Add, |a, b| a + b), (Binary::Sub, |a, b| a - b), (Binary::Mul, |a, b| a * b)];
         for cpu in cpus() {
             for len in LENGTHS {

@@ -62,12 +62,14 @@ unsafe fn layer_norm_row<S: Simd>(
     out: *mut f32,
 ) {
     let width = gamma.len();
-    // SAFETY (all blocks of this function): i + n <= width.
-    let total = row_sum!(s, S, width, |i, n| unsafe { load_n(s, x.add(i), n) });
+    let total = row_sum!(s, S, width, |i, n| {
+        // SAFETY: i + n <= width.
+        unsafe { load_n(s, x.add(i), n) }
+    });
     let mean = s.splat(total / width as f32);
     let squares = row_sum!(s, S, width, |i, n| {
-        // SAFETY: as above. Lanes past the row are loaded as the mean's zero: they must not count, so they are cut by
-        // storing through a short load.
+        // Lanes past the row are zero, not the mean: their difference must not count.
+        // SAFETY: as above.
         unsafe {
             let d = s.sub(load_n(s, x.add(i), n), mean);
             let d = if n == S::LANES { d } else { keep_first(s, d, n) };
@@ -109,7 +111,7 @@ unsafe fn softmax_row<S: Simd>(s: S, log: bool, width: usize, x: *const f32, out
     let mut largest = s.splat(f32::NEG_INFINITY);
     let mut tail = f32::NEG_INFINITY;
     for_lanes!(S, width, |i, n| {
-        // SAFETY (all blocks of this function): i + n <= width.
+        // SAFETY: i + n <= width.
         unsafe {
             if n == S::LANES {
                 largest = s.max(s.load(x.add(i)), largest);

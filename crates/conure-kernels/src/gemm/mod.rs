@@ -14,7 +14,7 @@ use packed::Format;
 
 use crate::buffer::{Carve, SharedMut, with_scratch};
 use crate::isa::{Isa, Kernel, dispatch};
-use crate::simd::{MAX_TILE_ROWS, Simd, TILE_K, TILE_STRIDE};
+use crate::simd::{MAX_TILE_ROWS, Simd, TILE_K, TILE_STRIDE, pack_columns};
 use crate::{Cpu, Result, check};
 
 /// Bytes of packed f32 columns that one task works through for all its rows: they stay in the second-level cache.
@@ -214,16 +214,18 @@ impl Task<'_> {
         match self.product.source {
             Source::Packed(weights) => weights.widen(s, k0, kc, p, dst),
             Source::Nk(b) => {
-                for c in 0..S::PANEL {
-                    if c < width {
-                        let row = &b[(start + c) * self.product.k + k0..][..kc];
-                        for (i, &value) in row.iter().enumerate() {
-                            dst[i * S::PANEL + c] = value;
-                        }
-                    } else {
-                        dst.iter_mut().skip(c).step_by(S::PANEL).take(kc).for_each(|x| *x = 0.0);
-                    }
-                }
+                let rows = &b[start * self.product.k + k0..];
+                // SAFETY: rows start .. start + width have K floats, of which k0 .. k0 + kc are read; dst has kc * PANEL.
+                unsafe {
+                    pack_columns(
+                        s,
+                        width,
+                        kc,
+                        rows.as_ptr(),
+                        self.product.k,
+                        dst[..kc * S::PANEL].as_mut_ptr(),
+                    )
+                };
             }
             Source::Kn(b) => {
                 for (i, row) in dst.chunks_exact_mut(S::PANEL).enumerate().take(kc) {

@@ -100,6 +100,27 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn transpose4(self, src: *const f32, stride: usize, dst: *mut f32, dst_stride: usize) {
+        unsafe {
+            // Rows r and r + 4 in the halves of vector r, then a 4 x 4 transpose within each half.
+            macro_rules! pair {
+                ($r:literal) => {
+                    _mm256_insertf128_ps::<1>(
+                        _mm256_castps128_ps256(_mm_loadu_ps(src.add($r * stride))),
+                        _mm_loadu_ps(src.add(($r + 4) * stride)),
+                    )
+                };
+            }
+            let (r0, r1, r2, r3) = (pair!(0), pair!(1), pair!(2), pair!(3));
+            let (a, b) = (_mm256_unpacklo_ps(r0, r1), _mm256_unpacklo_ps(r2, r3));
+            let (c, d) = (_mm256_unpackhi_ps(r0, r1), _mm256_unpackhi_ps(r2, r3));
+            self.store(dst, _mm256_shuffle_ps::<0x44>(a, b));
+            self.store(dst.add(dst_stride), _mm256_shuffle_ps::<0xee>(a, b));
+            self.store(dst.add(2 * dst_stride), _mm256_shuffle_ps::<0x44>(c, d));
+            self.store(dst.add(3 * dst_stride), _mm256_shuffle_ps::<0xee>(c, d));
+        }
+    }
+    #[inline(always)]
     fn sum(self, v: __m256) -> f32 {
         unsafe {
             let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));

@@ -23,6 +23,7 @@ impl Simd for Avx512 {
     // models in use, where 48 (8 rows) would waste 3 % at 512.
     const TILE_ROWS: usize = 14;
     const PANEL: usize = 32;
+    const WIDE_SCALE: bool = true;
 
     #[inline(always)]
     fn splat(self, x: f32) -> __m512 {
@@ -94,6 +95,40 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn pow2(self, n: __m512) -> __m512 {
         unsafe { _mm512_scalef_ps(_mm512_set1_ps(1.0), n) }
+    }
+    #[inline(always)]
+    fn scale(self, y: __m512, n: __m512) -> __m512 {
+        unsafe { _mm512_scalef_ps(y, n) }
+    }
+    #[inline(always)]
+    fn recip(self, x: __m512) -> __m512 {
+        unsafe {
+            // 14 bits and a Newton step: a third of the time of a division.
+            let r = _mm512_rcp14_ps(x);
+            let e = _mm512_fnmadd_ps(x, r, _mm512_set1_ps(1.0));
+            _mm512_fmadd_ps(r, e, r)
+        }
+    }
+    #[inline(always)]
+    unsafe fn transpose4(self, src: *const f32, stride: usize, dst: *mut f32, dst_stride: usize) {
+        unsafe {
+            // Rows r, r + 4, r + 8, r + 12 in the quarters of vector r, then a 4 x 4 transpose within each quarter.
+            macro_rules! quarters {
+                ($r:literal) => {{
+                    let v = _mm512_castps128_ps512(_mm_loadu_ps(src.add($r * stride)));
+                    let v = _mm512_insertf32x4::<1>(v, _mm_loadu_ps(src.add(($r + 4) * stride)));
+                    let v = _mm512_insertf32x4::<2>(v, _mm_loadu_ps(src.add(($r + 8) * stride)));
+                    _mm512_insertf32x4::<3>(v, _mm_loadu_ps(src.add(($r + 12) * stride)))
+                }};
+            }
+            let (r0, r1, r2, r3) = (quarters!(0), quarters!(1), quarters!(2), quarters!(3));
+            let (a, b) = (_mm512_unpacklo_ps(r0, r1), _mm512_unpacklo_ps(r2, r3));
+            let (c, d) = (_mm512_unpackhi_ps(r0, r1), _mm512_unpackhi_ps(r2, r3));
+            self.store(dst, _mm512_shuffle_ps::<0x44>(a, b));
+            self.store(dst.add(dst_stride), _mm512_shuffle_ps::<0xee>(a, b));
+            self.store(dst.add(2 * dst_stride), _mm512_shuffle_ps::<0x44>(c, d));
+            self.store(dst.add(3 * dst_stride), _mm512_shuffle_ps::<0xee>(c, d));
+        }
     }
     #[inline(always)]
     fn sum(self, v: __m512) -> f32 {

@@ -1,4 +1,6 @@
 //! The vectors that every kernel is written over, once per instruction set.
+// Register tiles are indexed by constants, which reads as the arithmetic does.
+#![allow(clippy::needless_range_loop)]
 
 mod math;
 mod scalar;
@@ -46,6 +48,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     const TILE_ROWS: usize;
     /// Columns of a GEMM tile and of a packed panel: a multiple of `LANES`.
     const PANEL: usize;
+    /// Whether [`Simd::scale`] takes any `n`, overflowing to infinity and going through subnormals to 0.
+    const WIDE_SCALE: bool = false;
 
     fn splat(self, x: f32) -> Self::V;
     /// # Safety
@@ -89,6 +93,23 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn select_lt(self, a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V;
     /// `2^n` for whole `n` in -126..=127.
     fn pow2(self, n: Self::V) -> Self::V;
+    /// `y * 2^n` for `y` in 0.5..2 and whole `n`: right for `n` in -125..=128; beyond, where [`Simd::WIDE_SCALE`].
+    #[inline(always)]
+    fn scale(self, y: Self::V, n: Self::V) -> Self::V {
+        // 2^(n-1) and a doubling: n reaches 128, whose power is not a float.
+        let y = self.mul(y, self.pow2(self.sub(n, self.splat(1.0))));
+        self.add(y, y)
+    }
+    /// `1 / x` within 1 ulp for `x` in 1..=2^127 (NaN for NaN).
+    #[inline(always)]
+    fn recip(self, x: Self::V) -> Self::V {
+        self.div(self.splat(1.0), x)
+    }
+    /// Writes four columns of `LANES` rows, the rows `stride` apart at `src`, as four vectors, `dst_stride` apart.
+    ///
+    /// # Safety
+    /// Four floats are readable at each row and `LANES` writable at each vector.
+    unsafe fn transpose4(self, src: *const f32, stride: usize, dst: *mut f32, dst_stride: usize);
     /// The sum of the lanes, in a fixed order.
     fn sum(self, v: Self::V) -> f32;
     /// The largest lane; NaN lanes may be overlooked.
@@ -188,6 +209,42 @@ pub(crate) unsafe fn tile_fixed<S: Simd, const R: usize, const V: usize>(
     }
 }
 
+/// Writes `rows` rows of `k` floats, `stride` apart at `src`, as columns: `dst[i][0..PANEL]` holds element i of each row,
+/// and zeros in the columns from `rows` on.
+///
+/// # Safety
+/// `rows <= PANEL`; `k` floats are readable at each row; `dst` has `k * PANEL` floats.
+#[inline(always)]
+pub(crate) unsafe fn pack_columns<S: Simd>(
+    s: S,
+    rows: usize,
+    k: usize,
+    src: *const f32,
+    stride: usize,
+    dst: *mut f32,
+) {
+    let fours = k / 4 * 4;
+    for c in (0..S::PANEL).step_by(S::LANES) {
+        // SAFETY: the contract; rows c .. c + LANES exist where they are read together.
+        unsafe {
+            let from = src.wrapping_add(c * stride);
+            let whole = c + S::LANES <= rows;
+            let mut i = 0;
+            while whole && i < fours {
+                s.transpose4(from.add(i), stride, dst.add(i * S::PANEL + c), S::PANEL);
+                i += 4;
+            }
+            while i < k {
+                for r in 0..S::LANES {
+                    *dst.add(i * S::PANEL + c + r) =
+                        if c + r < rows { *from.add(r * stride + i) } else { 0.0 };
+                }
+                i += 1;
+            }
+        }
+    }
+}
+
 /// Implements [`Simd::tile`] with `$vecs` vectors a row, for the row counts listed.
 macro_rules! tile_method {
     ($vecs:literal; $($rows:literal),+) => {
@@ -202,7 +259,7 @@ macro_rules! tile_method {
             ldc: usize,
             accumulate: bool,
         ) {
-            debug_assert!(rows >= 1 && rows <= Self::TILE_ROWS && k <= $crate::simd::TILE_K);
+            debug_assert!((1..=Self::TILE_ROWS).contains(&rows) && k <= $crate::simd::TILE_K);
             match rows {
                 $(
                     // SAFETY: the contract is the same.

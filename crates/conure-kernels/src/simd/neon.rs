@@ -107,6 +107,19 @@ impl Simd for Neon {
         }
     }
     #[inline(always)]
+    unsafe fn transpose4(self, src: *const f32, stride: usize, dst: *mut f32, dst_stride: usize) {
+        unsafe {
+            let (r0, r1) = (vld1q_f32(src), vld1q_f32(src.add(stride)));
+            let (r2, r3) = (vld1q_f32(src.add(2 * stride)), vld1q_f32(src.add(3 * stride)));
+            let (a, b) = (vzip1q_f32(r0, r2), vzip1q_f32(r1, r3));
+            let (c, d) = (vzip2q_f32(r0, r2), vzip2q_f32(r1, r3));
+            vst1q_f32(dst, vzip1q_f32(a, b));
+            vst1q_f32(dst.add(dst_stride), vzip2q_f32(a, b));
+            vst1q_f32(dst.add(2 * dst_stride), vzip1q_f32(c, d));
+            vst1q_f32(dst.add(3 * dst_stride), vzip2q_f32(c, d));
+        }
+    }
+    #[inline(always)]
     fn sum(self, v: float32x4_t) -> f32 {
         unsafe { vaddvq_f32(v) }
     }

@@ -110,6 +110,16 @@ impl Simd for Scalar {
         n.map(|n| f32::from_bits(((n as i32 + 127) as u32) << 23))
     }
     #[inline(always)]
+    unsafe fn transpose4(self, src: *const f32, stride: usize, dst: *mut f32, dst_stride: usize) {
+        // SAFETY: the caller vouches for four floats at each of four rows and four vectors.
+        unsafe {
+            let rows = [0, 1, 2, 3].map(|r| self.load(src.add(r * stride)));
+            for i in 0..4 {
+                self.store(dst.add(i * dst_stride), [rows[0][i], rows[1][i], rows[2][i], rows[3][i]]);
+            }
+        }
+    }
+    #[inline(always)]
     fn sum(self, v: [f32; N]) -> f32 {
         (v[0] + v[2]) + (v[1] + v[3])
     }
