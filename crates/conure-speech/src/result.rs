@@ -1,6 +1,10 @@
 //! What a transcription gives, and the JSON it is written as.
 
+use conure_text::Vocabulary;
 use serde::{Deserialize, Serialize, Serializer};
+
+use crate::decode::Token;
+use crate::timing::{Head, TimingOptions, segments, words};
 
 /// A transcribed clip. Times are seconds from its start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -26,6 +30,38 @@ pub struct Transcript {
     /// What the user should know: damaged audio, fallbacks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+}
+
+impl Transcript {
+    /// What the tokens of one clip say: `text`, `duration`, `decoder`, `segments` and, with `with_tokens`, `tokens`;
+    /// the other fields are the caller's.
+    ///
+    /// The text is NeMo's to the last space, without special tokens; words and segments are as [`words`] and
+    /// [`segments`] give them.
+    pub fn from_tokens(
+        tokens: &[Token],
+        head: Head,
+        vocabulary: &Vocabulary,
+        options: &TimingOptions,
+        with_tokens: bool,
+    ) -> Self {
+        let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
+        let info = |token: &Token| TokenInfo {
+            id: token.id,
+            piece: vocabulary.piece(token.id).unwrap_or_default().to_owned(),
+            frame: token.frame,
+            duration: token.duration,
+            confidence: token.confidence,
+        };
+        Transcript {
+            text: vocabulary.decode(&ids),
+            duration: options.duration,
+            decoder: head.name().to_owned(),
+            segments: segments(words(tokens, head, vocabulary, options), options),
+            tokens: with_tokens.then(|| tokens.iter().map(info).collect()),
+            ..Transcript::default()
+        }
+    }
 }
 
 /// A run of words, usually a sentence.
@@ -132,6 +168,21 @@ mod tests {
         assert_eq!(json["warnings"][0], "w");
         let back: Transcript = serde_json::from_value(json).unwrap();
         assert_eq!(back.segments[0].words[0].end, 0.32);
+    }
+
+    #[test]
+    fn tokens_become_text_segments_and_a_list() {
+        let vocabulary = Vocabulary::new(["<EOU>", "\u{2581}a", "b", "."]);
+        let token = |(id, frame)| Token { id, frame, duration: 1, confidence: 0.5 };
+        let tokens: Vec<Token> = [(1, 0), (2, 1), (3, 2), (0, 3), (1, 9)].into_iter().map(token).collect();
+        let options = TimingOptions::new(1.0);
+        let transcript = Transcript::from_tokens(&tokens, Head::Tdt, &vocabulary, &options, true);
+        assert_eq!((transcript.text.as_str(), transcript.decoder.as_str()), ("ab. a", "tdt"));
+        let texts: Vec<&str> = transcript.segments.iter().map(|s| s.text.as_str()).collect();
+        assert_eq!(texts, ["ab.", "a"]);
+        let list = transcript.tokens.unwrap();
+        assert_eq!((list.len(), list[3].piece.as_str(), list[4].frame), (5, "<EOU>", 9));
+        assert_eq!(Transcript::from_tokens(&tokens, Head::Tdt, &vocabulary, &options, false).tokens, None);
     }
 
     #[test]

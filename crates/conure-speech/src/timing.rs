@@ -266,6 +266,43 @@ mod tests {
         }
     }
 
+    /// Whatever the tokens: every time is within the audio, words do not end before they start nor start before the
+    /// one before, and the segments hold the words, no more and no fewer.
+    #[test]
+    fn random_tokens_give_times_in_order() {
+        let mut seed = 0x2545_f491_4f6c_dd1du64;
+        let mut below = |n: u64| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            (seed % n) as usize
+        };
+        for round in 0..500 {
+            let (mut frame, mut list) = (0, Vec::new());
+            for _ in 0..below(40) {
+                frame += below(2) * below(30);
+                list.push(Token { id: below(12) as u32, frame, duration: below(5), confidence: 0.5 });
+            }
+            let options = TimingOptions {
+                tight_frames: (below(2) == 0).then(|| below(4)),
+                segment_gap: (below(2) == 0).then(|| below(20) as f64 * 0.08),
+                ..TimingOptions::new(below(frame as u64 * 1280 + 2) as f64 / 16_000.0)
+            };
+            let head = [Head::Ctc, Head::Rnnt, Head::Tdt][below(3)];
+            let words = words(&list, head, &vocabulary(), &options);
+            for word in &words {
+                let inside = 0.0 <= word.start && word.start <= word.end && word.end <= options.duration;
+                assert!(inside && !word.word.trim().is_empty(), "round {round}: {word:?}");
+                assert!(!word.word.contains(['<', '\u{2581}']), "round {round}: {word:?}");
+            }
+            assert!(words.windows(2).all(|pair| pair[0].start <= pair[1].start), "round {round}");
+            let segments = segments(words.clone(), &options);
+            assert!(segments.iter().all(|s| s.words.iter().all(|w| s.start <= w.start && w.end <= s.end)));
+            assert!(segments.iter().enumerate().all(|(id, s)| s.id == id && !s.words.is_empty()));
+            assert_eq!(segments.into_iter().flat_map(|s| s.words).collect::<Vec<_>>(), words);
+        }
+    }
+
     #[test]
     fn a_word_is_as_sure_as_its_least_sure_token() {
         let words = words(
