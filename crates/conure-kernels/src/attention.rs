@@ -7,7 +7,7 @@
 
 use crate::buffer::{Carve, SharedMut, with_scratch};
 use crate::isa::{Kernel, dispatch};
-use crate::simd::{MAX_PANEL, MAX_TILE_ROWS, Simd, TILE_K, TILE_STRIDE, exp, pack_columns};
+use crate::simd::{F32Panel, MAX_PANEL, MAX_TILE_ROWS, Simd, TILE_K, TILE_STRIDE, exp, pack_columns};
 use crate::{Cpu, Result, check};
 
 const NAME: &str = "rel_pos_attention";
@@ -350,13 +350,13 @@ impl Task<'_> {
         for j in (from..to).step_by(S::PANEL) {
             let (b, c) = (scratch.keys[j * dk..][..dk * S::PANEL].as_ptr(), scratch.scores[j..].as_mut_ptr());
             // SAFETY: the q tile has `rows` rows of dk, the panel dk rows, and scores TILE_ROWS rows of TILE_STRIDE.
-            unsafe { s.tile(rows, scratch.q_content.as_ptr(), b, dk, c, TILE_STRIDE, false) };
+            unsafe { s.tile(rows, 1, scratch.q_content.as_ptr(), F32Panel(b), dk, c, TILE_STRIDE, false) };
         }
         for j in (p_from..p_to).step_by(S::PANEL) {
             let b = scratch.positions[j * dk..][..dk * S::PANEL].as_ptr();
             let c = scratch.shifted[j - p_from..].as_mut_ptr();
             // SAFETY: as above; p_to - p_from is at most POSITIONS.
-            unsafe { s.tile(rows, scratch.q_position.as_ptr(), b, dk, c, POSITIONS, false) };
+            unsafe { s.tile(rows, 1, scratch.q_position.as_ptr(), F32Panel(b), dk, c, POSITIONS, false) };
         }
         for r in 0..rows {
             let (lo, hi) = mask.visible(i + r, self.valid);
@@ -387,7 +387,9 @@ impl Task<'_> {
             let c = scratch.sums[(i - self.r0) * padded(dk) + d..].as_mut_ptr();
             // SAFETY: the scores have `rows` rows of `to - from` from column `from` on, the panel as many rows, and each
             // row of sums has PANEL floats from column d on because it is padded.
-            unsafe { s.tile(rows, scratch.scores[from..].as_ptr(), b, to - from, c, padded(dk), true) };
+            unsafe {
+                s.tile(rows, 1, scratch.scores[from..].as_ptr(), F32Panel(b), to - from, c, padded(dk), true)
+            };
         }
     }
 

@@ -8,13 +8,13 @@ mod packed;
 
 pub use epilogue::{Activation, Epilogue, Residual};
 pub use packed::PackedMatrix;
-pub(crate) use packed::{Columns, panel_columns};
+pub(crate) use packed::{Columns, panel_columns, tile_rows};
 
-use packed::Format;
+use packed::{Format, Panels};
 
 use crate::buffer::{Carve, SharedMut, with_scratch};
 use crate::isa::{Isa, Kernel, dispatch};
-use crate::simd::{MAX_TILE_ROWS, Simd, TILE_K, TILE_STRIDE, pack_columns};
+use crate::simd::{F32Panel, MAX_TILE_ROWS, Simd, TILE_K, TILE_STRIDE, pack_columns, panels_at_once};
 use crate::{Cpu, Result, check};
 
 /// Bytes of packed f32 columns that one task works through for all its rows: they stay in the second-level cache.
@@ -132,11 +132,12 @@ impl Product<'_> {
         if out.is_empty() {
             return Ok(());
         }
+        let tile_rows = tile_rows(isa);
         let grid = Grid::new(self, cpu.threads().count());
         let out = SharedMut::new(out);
         cpu.threads().run(grid.tasks(), |task, _| {
             let task = grid.task(self, out, task);
-            with_scratch(task.scratch_len(), |scratch| dispatch(isa, TaskKernel { task, scratch }));
+            with_scratch(task.scratch_len(tile_rows), |scratch| dispatch(isa, TaskKernel { task, scratch }));
         })
     }
 }
@@ -195,13 +196,17 @@ impl Task<'_> {
         (self.p1 - self.p0) * self.product.columns.panel
     }
 
-    /// Whether the panels are read where they are.
-    fn direct(&self) -> bool {
-        matches!(self.product.source, Source::Packed(w) if w.format == Format::F32)
+    /// Whether the panels are read where they are: always in f32, else when so few rows use them that widening them
+    /// first would cost more than it saves.
+    fn direct(&self, tile_rows: usize) -> bool {
+        match self.product.source {
+            Source::Packed(w) => w.format == Format::F32 || self.m1 - self.m0 <= 2 * tile_rows,
+            Source::Nk(_) | Source::Kn(_) => false,
+        }
     }
 
-    fn scratch_len(&self) -> usize {
-        let panels = if self.direct() { 0 } else { self.columns() * self.product.k };
+    fn scratch_len(&self, tile_rows: usize) -> usize {
+        let panels = if self.direct(tile_rows) { 0 } else { self.columns() * self.product.k };
         Carve::padded(MAX_TILE_ROWS * TILE_STRIDE)
             + Carve::padded(MAX_TILE_ROWS * self.columns())
             + Carve::padded(panels)
@@ -302,8 +307,9 @@ impl Kernel for TaskKernel<'_, '_> {
         let mut carve = Carve::new(self.scratch);
         let a = carve.take(MAX_TILE_ROWS * TILE_STRIDE);
         let sums = carve.take(MAX_TILE_ROWS * ldc);
-        let panels = carve.take(if task.direct() { 0 } else { ldc * k });
-        if !task.direct() {
+        let direct = task.direct(S::TILE_ROWS);
+        let panels = carve.take(if direct { 0 } else { ldc * k });
+        if !direct {
             for k0 in (0..k).step_by(TILE_K) {
                 let kc = TILE_K.min(k - k0);
                 for p in task.p0..task.p1 {
@@ -322,18 +328,28 @@ impl Kernel for TaskKernel<'_, '_> {
                 for r in 0..rows {
                     a[r * TILE_STRIDE..][..kc].copy_from_slice(&x[(m + r) * k + k0..][..kc]);
                 }
-                for p in task.p0..task.p1 {
+                let mut p = task.p0;
+                while p < task.p1 {
+                    let count = if task.p1 - p < panels_at_once(rows) { 1 } else { panels_at_once(rows) };
                     let at = (p - task.p0) * S::PANEL;
                     let b = match task.product.source {
-                        Source::Packed(w) if w.format == Format::F32 => {
-                            let at = w.offset(k0, kc, p);
-                            w.data.as_slice::<f32>()[at..at + kc * S::PANEL].as_ptr()
-                        }
-                        _ => panels[k0 * ldc + at * kc..][..kc * S::PANEL].as_ptr(),
+                        Source::Packed(w) if direct => w.panels(k0, kc, p, count),
+                        _ => Panels::F32(F32Panel(
+                            panels[k0 * ldc + at * kc..][..count * kc * S::PANEL].as_ptr(),
+                        )),
                     };
-                    // SAFETY: `a` has `rows` rows of `kc` floats TILE_STRIDE apart, `b` has kc * PANEL, and row r of
-                    // `sums` has PANEL floats from column `at` on, ldc apart.
-                    unsafe { s.tile(rows, a.as_ptr(), b, kc, sums[at..].as_mut_ptr(), ldc, k0 > 0) };
+                    let (a, c, more) = (a.as_ptr(), sums[at..].as_mut_ptr(), k0 > 0);
+                    // SAFETY: `a` has `rows` rows of `kc` floats TILE_STRIDE apart, `b` has count * kc * PANEL weights,
+                    // and row r of `sums` has count * PANEL floats from column `at` on, ldc apart.
+                    unsafe {
+                        match b {
+                            Panels::F32(b) => s.tile(rows, count, a, b, kc, c, ldc, more),
+                            Panels::F16(b) => s.tile(rows, count, a, b, kc, c, ldc, more),
+                            Panels::BF16(b) => s.tile(rows, count, a, b, kc, c, ldc, more),
+                            Panels::Q8(b) => s.tile(rows, count, a, b, kc, c, ldc, more),
+                        }
+                    }
+                    p += count;
                 }
             }
             task.finish(s, m, rows, sums);

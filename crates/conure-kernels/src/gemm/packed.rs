@@ -6,7 +6,7 @@ use half::f16;
 
 use crate::buffer::{AlignedBuf, SharedMut};
 use crate::isa::{Isa, Kernel, dispatch};
-use crate::simd::{Simd, TILE_K};
+use crate::simd::{BF16Panel, F16Panel, F32Panel, Q8_BLOCK, Q8Panel, Simd, TILE_K, Weights};
 use crate::{Cpu, KernelError, Result, check};
 
 /// How the elements of a [`PackedMatrix`] are kept.
@@ -18,9 +18,6 @@ pub(super) enum Format {
     /// Signed bytes, with an f16 scale for each 32 along K.
     Q8,
 }
-
-/// Elements along K that share a scale in [`Format::Q8`].
-pub(super) const Q8_BLOCK: usize = 32;
 
 /// A weight matrix `[N, K]` (outputs, inputs), packed for one instruction set.
 ///
@@ -70,17 +67,25 @@ impl Columns {
     }
 }
 
+struct TileSize;
+
+impl Kernel for TileSize {
+    type Output = (usize, usize);
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _s: S) -> (usize, usize) {
+        (S::TILE_ROWS, S::PANEL)
+    }
+}
+
 /// Columns of a panel for `isa`.
 pub(crate) fn panel_columns(isa: Isa) -> usize {
-    struct Panel;
-    impl Kernel for Panel {
-        type Output = usize;
-        #[inline(always)]
-        fn run<S: Simd>(self, _s: S) -> usize {
-            S::PANEL
-        }
-    }
-    dispatch(isa, Panel)
+    dispatch(isa, TileSize).1
+}
+
+/// Rows of a tile for `isa`.
+pub(crate) fn tile_rows(isa: Isa) -> usize {
+    dispatch(isa, TileSize).0
 }
 
 impl PackedMatrix {
@@ -199,41 +204,56 @@ impl PackedMatrix {
     /// Writes panel `p` of the K block at `k0` of `kc` to `dst` as f32, `[kc][panel]`.
     #[inline(always)]
     pub(super) fn widen<S: Simd>(&self, s: S, k0: usize, kc: usize, p: usize, dst: &mut [f32]) {
-        let len = kc * S::PANEL;
-        let at = self.offset(k0, kc, p);
-        let dst = &mut dst[..len];
+        let dst = &mut dst[..kc * S::PANEL];
+        match self.panels(k0, kc, p, 1) {
+            Panels::F32(b) => widen_panel(s, b, dst),
+            Panels::F16(b) => widen_panel(s, b, dst),
+            Panels::BF16(b) => widen_panel(s, b, dst),
+            Panels::Q8(b) => widen_panel(s, b, dst),
+        }
+    }
+
+    /// `count` panels from `p` on of the K block at `k0` of `kc`: all their weights exist.
+    #[inline(always)]
+    pub(super) fn panels(&self, k0: usize, kc: usize, p: usize, count: usize) -> Panels {
+        let (at, len) = (self.offset(k0, kc, p), count * kc * self.columns.panel);
         match self.format {
-            Format::F32 => dst.copy_from_slice(&self.data.as_slice::<f32>()[at..at + len]),
-            Format::F16 | Format::BF16 => {
-                let src = &self.data.as_slice::<u16>()[at..at + len];
-                let half = self.format == Format::F16;
-                for (d, w) in dst.chunks_exact_mut(S::LANES).zip(src.chunks_exact(S::LANES)) {
-                    // SAFETY: both chunks have LANES elements.
-                    unsafe {
-                        let v = if half { s.load_f16(w.as_ptr()) } else { s.load_bf16(w.as_ptr()) };
-                        s.store(d.as_mut_ptr(), v);
-                    }
+            Format::F32 => Panels::F32(F32Panel(self.data.as_slice::<f32>()[at..at + len].as_ptr())),
+            Format::F16 => Panels::F16(F16Panel(self.data.as_slice::<u16>()[at..at + len].as_ptr())),
+            Format::BF16 => Panels::BF16(BF16Panel(self.data.as_slice::<u16>()[at..at + len].as_ptr())),
+            Format::Q8 => Panels::Q8(Q8Panel {
+                values: self.data.as_slice::<i8>()[at..at + len].as_ptr(),
+                scales: self.scales.as_slice::<u16>()[at / Q8_BLOCK..(at + len) / Q8_BLOCK].as_ptr(),
+            }),
+        }
+    }
+}
+
+/// Where packed panels lie, in their own type.
+#[derive(Clone, Copy)]
+pub(super) enum Panels {
+    F32(F32Panel),
+    F16(F16Panel),
+    BF16(BF16Panel),
+    Q8(Q8Panel),
+}
+
+/// Writes as many weights as `dst` has floats, a multiple of the panel: four rows of it at a time, or one.
+#[inline(always)]
+fn widen_panel<S: Simd, W: Weights>(s: S, weights: W, dst: &mut [f32]) {
+    let rows = dst.len() / S::PANEL;
+    for c in (0..S::PANEL).step_by(S::LANES) {
+        let mut k = 0;
+        while k < rows {
+            // SAFETY: `panels` made the pointer from a slice of at least as many weights; c + LANES <= PANEL.
+            unsafe {
+                let shared = weights.shared(s, k * S::PANEL + c);
+                for i in k..(k + 4).min(rows) {
+                    let at = i * S::PANEL + c;
+                    s.store(dst[at..at + S::LANES].as_mut_ptr(), weights.load(s, shared, at));
                 }
             }
-            Format::Q8 => {
-                let src = &self.data.as_slice::<i8>()[at..at + len];
-                let scales = &self.scales.as_slice::<u16>()[at / Q8_BLOCK..(at + len) / Q8_BLOCK];
-                let blocks =
-                    dst.chunks_exact_mut(Q8_BLOCK * S::PANEL).zip(src.chunks_exact(Q8_BLOCK * S::PANEL));
-                for ((d, w), scale) in blocks.zip(scales.chunks_exact(S::PANEL)) {
-                    for c in (0..S::PANEL).step_by(S::LANES) {
-                        // SAFETY: c + LANES <= PANEL; d and w have 32 rows of PANEL, scale has one.
-                        unsafe {
-                            let scale = s.load_f16(scale.as_ptr().add(c));
-                            for i in 0..Q8_BLOCK {
-                                // Exact: 11 bits times 8 bits fit in 24.
-                                let v = s.mul(s.load_i8(w.as_ptr().add(i * S::PANEL + c)), scale);
-                                s.store(d.as_mut_ptr().add(i * S::PANEL + c), v);
-                            }
-                        }
-                    }
-                }
-            }
+            k += 4;
         }
     }
 }

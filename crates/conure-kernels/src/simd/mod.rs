@@ -4,6 +4,7 @@
 
 mod math;
 mod scalar;
+mod tile;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -21,6 +22,8 @@ pub(crate) use neon::Neon;
 pub(crate) use scalar::Scalar;
 
 pub(crate) use math::{exp, sigmoid, silu, tanh};
+use tile::tile_method;
+pub(crate) use tile::{BF16Panel, F16Panel, F32Panel, Q8_BLOCK, Q8Panel, Weights, panels_at_once};
 
 /// Floats from one row of the left operand to the next in the buffers that [`Simd::tile`] reads. A constant, so
 /// that the rows are addressed by displacement; 33 cache lines, so that rows fall into different cache sets.
@@ -117,96 +120,26 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Asks for the cache line at `p`, which may be any address.
     fn prefetch(self, p: *const f32);
 
-    /// The GEMM tile: `c[r][0..PANEL] (+)= sum over k of a[r][k] * b[k][0..PANEL]`, each output one chain of
-    /// [`Simd::fma`] in the order of `k`, starting from `c` if `accumulate`, else from zero.
+    /// The GEMM tile: `c[r][0..panels * PANEL] (+)= sum over k of a[r][k] * b[k][..]`, each output one chain of
+    /// [`Simd::fma`] in the order of `k`, starting from `c` if `accumulate`, else from zero. `panels` is
+    /// [`panels_at_once`] or 1.
     ///
     /// # Safety
-    /// `1 <= rows <= TILE_ROWS`; `a` has `rows` rows of `k` readable floats, `TILE_STRIDE` apart; `b` has `k * PANEL`
-    /// readable floats; `c` has `rows` rows of `PANEL` floats, `ldc` apart, writable (and readable if `accumulate`).
+    /// `1 <= rows <= TILE_ROWS`; `a` has `rows` rows of `k` readable floats, `TILE_STRIDE` apart; `b` has `panels` panels
+    /// of `k` rows of `PANEL` weights, one after the other; `c` has `rows` rows of `panels * PANEL` floats, `ldc` apart,
+    /// writable (and readable if `accumulate`).
     #[allow(clippy::too_many_arguments)]
-    unsafe fn tile(
+    unsafe fn tile<W: Weights>(
         self,
         rows: usize,
+        panels: usize,
         a: *const f32,
-        b: *const f32,
+        b: W,
         k: usize,
         c: *mut f32,
         ldc: usize,
         accumulate: bool,
     );
-}
-
-/// One k of [`tile_fixed`].
-///
-/// # Safety
-/// `R` floats `TILE_STRIDE` apart are readable at `a`, `V` vectors at `b`.
-#[inline(always)]
-unsafe fn tile_step<S: Simd, const R: usize, const V: usize>(
-    s: S,
-    acc: &mut [[S::V; V]; R],
-    a: *const f32,
-    b: *const f32,
-) {
-    let mut row = [s.splat(0.0); V];
-    // SAFETY: the contract.
-    unsafe {
-        for v in 0..V {
-            row[v] = s.load(b.add(v * S::LANES));
-        }
-        for r in 0..R {
-            let x = s.splat(*a.add(r * TILE_STRIDE));
-            for v in 0..V {
-                acc[r][v] = s.fma(x, row[v], acc[r][v]);
-            }
-        }
-    }
-}
-
-/// The tile of [`Simd::tile`] with its size known to the compiler.
-///
-/// # Safety
-/// As [`Simd::tile`], with `rows == R` and `PANEL == V * LANES`.
-#[inline(always)]
-pub(crate) unsafe fn tile_fixed<S: Simd, const R: usize, const V: usize>(
-    s: S,
-    a: *const f32,
-    b: *const f32,
-    k: usize,
-    c: *mut f32,
-    ldc: usize,
-    accumulate: bool,
-) {
-    let mut acc = [[s.splat(0.0); V]; R];
-    // SAFETY: every address is within what the contract makes readable or writable: row r < R, k < `k`, and V vectors
-    // of LANES floats make one panel row.
-    unsafe {
-        if accumulate {
-            for r in 0..R {
-                for v in 0..V {
-                    acc[r][v] = s.load(c.add(r * ldc + v * S::LANES));
-                }
-            }
-        }
-        let (mut a, mut b) = (a, b);
-        for _ in 0..k / 4 {
-            for u in 0..4 {
-                // Two lines a step, 2 KiB ahead: the next panel follows this one in memory.
-                s.prefetch(b.wrapping_add(u * V * S::LANES + 512));
-                s.prefetch(b.wrapping_add(u * V * S::LANES + 512 + 16));
-                tile_step(s, &mut acc, a.add(u), b.add(u * V * S::LANES));
-            }
-            a = a.add(4);
-            b = b.add(4 * V * S::LANES);
-        }
-        for u in 0..k % 4 {
-            tile_step(s, &mut acc, a.add(u), b.add(u * V * S::LANES));
-        }
-        for r in 0..R {
-            for v in 0..V {
-                s.store(c.add(r * ldc + v * S::LANES), acc[r][v]);
-            }
-        }
-    }
 }
 
 /// Writes `rows` rows of `k` floats, `stride` apart at `src`, as columns: `dst[i][0..PANEL]` holds element i of each row,
@@ -244,35 +177,6 @@ pub(crate) unsafe fn pack_columns<S: Simd>(
         }
     }
 }
-
-/// Implements [`Simd::tile`] with `$vecs` vectors a row, for the row counts listed.
-macro_rules! tile_method {
-    ($vecs:literal; $($rows:literal),+) => {
-        #[inline(always)]
-        unsafe fn tile(
-            self,
-            rows: usize,
-            a: *const f32,
-            b: *const f32,
-            k: usize,
-            c: *mut f32,
-            ldc: usize,
-            accumulate: bool,
-        ) {
-            debug_assert!((1..=Self::TILE_ROWS).contains(&rows) && k <= $crate::simd::TILE_K);
-            match rows {
-                $(
-                    // SAFETY: the contract is the same.
-                    $rows => unsafe {
-                        $crate::simd::tile_fixed::<Self, $rows, $vecs>(self, a, b, k, c, ldc, accumulate)
-                    },
-                )+
-                _ => {}
-            }
-        }
-    };
-}
-use tile_method;
 
 /// Runs the body for each group of `n <= LANES` elements of `0..len`; only the last may have fewer. A macro, because a
 /// closure that is not inlined would be compiled without the instruction set.

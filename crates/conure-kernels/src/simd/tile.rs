@@ -1,0 +1,242 @@
+//! The inner kernel of every product: a tile of outputs held in registers.
+
+use super::{Simd, TILE_STRIDE};
+
+/// Elements along K that share a scale in a [`Q8Panel`].
+pub(crate) const Q8_BLOCK: usize = 32;
+
+/// Packed weights as the tile reads them: panels of `[k][PANEL]`, in some type, widened in registers.
+pub(crate) trait Weights: Copy {
+    /// What four consecutive k share, for one vector.
+    type Shared<S: Simd>: Copy;
+
+    /// `elements` further on.
+    fn offset(self, elements: usize) -> Self;
+    /// # Safety
+    /// Weight `at` (a multiple of `4 * PANEL`, plus less than a panel row) and the vector from it exist.
+    unsafe fn shared<S: Simd>(self, s: S, at: usize) -> Self::Shared<S>;
+    /// The vector of weights at `at`.
+    /// # Safety
+    /// They exist; `shared` is that of the same column and four k.
+    unsafe fn load<S: Simd>(self, s: S, shared: Self::Shared<S>, at: usize) -> S::V;
+    /// Asks for the cache lines of weight `at` of some later row; any address is fine.
+    fn prefetch<S: Simd>(self, s: S, at: usize);
+}
+
+/// f32 weights.
+#[derive(Clone, Copy)]
+pub(crate) struct F32Panel(pub(crate) *const f32);
+
+/// binary16 weights.
+#[derive(Clone, Copy)]
+pub(crate) struct F16Panel(pub(crate) *const u16);
+
+/// bfloat16 weights.
+#[derive(Clone, Copy)]
+pub(crate) struct BF16Panel(pub(crate) *const u16);
+
+/// Signed bytes with one binary16 scale, `[k / 32][PANEL]`, for each 32 along k.
+#[derive(Clone, Copy)]
+pub(crate) struct Q8Panel {
+    pub(crate) values: *const i8,
+    pub(crate) scales: *const u16,
+}
+
+macro_rules! plain_weights {
+    ($panel:ident, $load:ident) => {
+        impl Weights for $panel {
+            type Shared<S: Simd> = ();
+
+            #[inline(always)]
+            fn offset(self, elements: usize) -> Self {
+                $panel(self.0.wrapping_add(elements))
+            }
+            #[inline(always)]
+            unsafe fn shared<S: Simd>(self, _s: S, _at: usize) {}
+            #[inline(always)]
+            unsafe fn load<S: Simd>(self, s: S, _shared: (), at: usize) -> S::V {
+                // SAFETY: the contract.
+                unsafe { s.$load(self.0.add(at)) }
+            }
+            #[inline(always)]
+            fn prefetch<S: Simd>(self, s: S, at: usize) {
+                s.prefetch(self.0.wrapping_add(at).cast());
+            }
+        }
+    };
+}
+
+plain_weights!(F32Panel, load);
+plain_weights!(F16Panel, load_f16);
+plain_weights!(BF16Panel, load_bf16);
+
+impl Weights for Q8Panel {
+    type Shared<S: Simd> = S::V;
+
+    #[inline(always)]
+    fn offset(self, elements: usize) -> Self {
+        let (values, scales) =
+            (self.values.wrapping_add(elements), self.scales.wrapping_add(elements / Q8_BLOCK));
+        Q8Panel { values, scales }
+    }
+    #[inline(always)]
+    unsafe fn shared<S: Simd>(self, s: S, at: usize) -> S::V {
+        let (k, column) = (at / S::PANEL, at % S::PANEL);
+        // SAFETY: the contract; 32 k share a row of scales.
+        unsafe { s.load_f16(self.scales.add(k / Q8_BLOCK * S::PANEL + column)) }
+    }
+    #[inline(always)]
+    unsafe fn load<S: Simd>(self, s: S, shared: S::V, at: usize) -> S::V {
+        // Exact: 11 bits times 8 bits fit in 24, so the products are those of the decoded weights.
+        // SAFETY: the contract.
+        unsafe { s.mul(s.load_i8(self.values.add(at)), shared) }
+    }
+    #[inline(always)]
+    fn prefetch<S: Simd>(self, s: S, at: usize) {
+        s.prefetch(self.values.wrapping_add(at).cast());
+    }
+}
+
+/// How many panels a tile of so few rows takes at once: one alone would wait for its own multiply-adds.
+#[inline(always)]
+pub(crate) const fn panels_at_once(rows: usize) -> usize {
+    match rows {
+        1 => 4,
+        2 => 2,
+        _ => 1,
+    }
+}
+
+/// Four k of [`tile_fixed`], or fewer.
+///
+/// # Safety
+/// As [`tile_fixed`], for the k from `k0` on.
+#[inline(always)]
+unsafe fn steps<S: Simd, W: Weights, const R: usize, const P: usize, const V: usize, const K: usize>(
+    s: S,
+    acc: &mut [[[S::V; V]; P]; R],
+    a: *const f32,
+    b: W,
+    k0: usize,
+    panel: usize,
+) {
+    // SAFETY: the contract.
+    unsafe {
+        let mut shared = [[b.shared(s, k0 * S::PANEL); V]; P];
+        for p in 0..P {
+            for v in 0..V {
+                shared[p][v] = b.offset(p * panel).shared(s, k0 * S::PANEL + v * S::LANES);
+            }
+        }
+        for u in 0..K {
+            let at = (k0 + u) * S::PANEL;
+            let mut row = [[s.splat(0.0); V]; P];
+            for p in 0..P {
+                for v in 0..V {
+                    row[p][v] = b.offset(p * panel).load(s, shared[p][v], at + v * S::LANES);
+                }
+            }
+            for r in 0..R {
+                let x = s.splat(*a.add(k0 + u + r * TILE_STRIDE));
+                for p in 0..P {
+                    for v in 0..V {
+                        acc[r][p][v] = s.fma(x, row[p][v], acc[r][p][v]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The tile of [`Simd::tile`] with its size known to the compiler.
+///
+/// # Safety
+/// As [`Simd::tile`], with `rows == R`, `panels == P` and `PANEL == V * LANES`.
+#[inline(always)]
+pub(crate) unsafe fn tile_fixed<S: Simd, W: Weights, const R: usize, const P: usize, const V: usize>(
+    s: S,
+    a: *const f32,
+    b: W,
+    k: usize,
+    c: *mut f32,
+    ldc: usize,
+    accumulate: bool,
+) {
+    let mut acc = [[[s.splat(0.0); V]; P]; R];
+    let panel = k * S::PANEL;
+    // SAFETY: every address is within what the contract makes readable or writable.
+    unsafe {
+        if accumulate {
+            for r in 0..R {
+                for p in 0..P {
+                    for v in 0..V {
+                        acc[r][p][v] = s.load(c.add(r * ldc + p * S::PANEL + v * S::LANES));
+                    }
+                }
+            }
+        }
+        let mut k0 = 0;
+        while k0 + 4 <= k {
+            for u in 0..4 {
+                // 2 KiB ahead in f32: the next panel follows this one in memory.
+                for p in 0..P {
+                    b.offset(p * panel).prefetch(s, (k0 + u) * S::PANEL + 512);
+                    b.offset(p * panel).prefetch(s, (k0 + u) * S::PANEL + 512 + 16);
+                }
+            }
+            steps::<S, W, R, P, V, 4>(s, &mut acc, a, b, k0, panel);
+            k0 += 4;
+        }
+        while k0 < k {
+            steps::<S, W, R, P, V, 1>(s, &mut acc, a, b, k0, panel);
+            k0 += 1;
+        }
+        for r in 0..R {
+            for p in 0..P {
+                for v in 0..V {
+                    s.store(c.add(r * ldc + p * S::PANEL + v * S::LANES), acc[r][p][v]);
+                }
+            }
+        }
+    }
+}
+
+/// Implements [`Simd::tile`] with `$vecs` vectors a row, for the row counts listed.
+macro_rules! tile_method {
+    ($vecs:literal; $($rows:literal),+) => {
+        #[inline(always)]
+        unsafe fn tile<W: $crate::simd::Weights>(
+            self,
+            rows: usize,
+            panels: usize,
+            a: *const f32,
+            b: W,
+            k: usize,
+            c: *mut f32,
+            ldc: usize,
+            accumulate: bool,
+        ) {
+            use $crate::simd::tile::{panels_at_once, tile_fixed};
+            debug_assert!((1..=Self::TILE_ROWS).contains(&rows) && k <= $crate::simd::TILE_K);
+            debug_assert!(panels == 1 || panels == panels_at_once(rows));
+            match rows {
+                $(
+                    // SAFETY: the contract is the same.
+                    $rows if panels == 1 => unsafe {
+                        tile_fixed::<Self, W, $rows, 1, $vecs>(self, a, b, k, c, ldc, accumulate)
+                    },
+                )+
+                // SAFETY: as above.
+                1 => unsafe {
+                    tile_fixed::<Self, W, 1, { panels_at_once(1) }, $vecs>(self, a, b, k, c, ldc, accumulate)
+                },
+                // SAFETY: as above.
+                2 => unsafe {
+                    tile_fixed::<Self, W, 2, { panels_at_once(2) }, $vecs>(self, a, b, k, c, ldc, accumulate)
+                },
+                _ => {}
+            }
+        }
+    };
+}
+pub(super) use tile_method;
