@@ -14,7 +14,8 @@ pub struct AudioError {
 }
 
 impl AudioError {
-    pub(crate) fn new(name: &str, kind: AudioErrorKind) -> AudioError {
+    /// The error of the input called `name`.
+    pub fn new(name: &str, kind: AudioErrorKind) -> AudioError {
         AudioError { name: name.to_owned(), kind }
     }
 

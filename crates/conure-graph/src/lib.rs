@@ -7,6 +7,7 @@
 
 mod build;
 mod cpu;
+mod device;
 mod error;
 mod graph;
 mod liveness;
@@ -16,6 +17,7 @@ mod session;
 mod weights;
 
 pub use build::GraphBuilder;
+pub use device::{DeviceInfo, NoSuchDevice, devices, pick};
 pub use error::GraphError;
 pub use graph::{Def, Graph, Node, NodeOp, TileTime, Value, ValueId};
 pub use plan::Plan;

@@ -1,1 +1,20 @@
-//! conure
+//! Speech recognition with NVIDIA Parakeet models from one GGUF file, on whatever the machine has.
+//!
+//! [`SpeechModel`] is the way in: load a model, hand it a recording, get a [`Transcript`] with words and times. Models in
+//! other formats are converted once, with the crate `conure-convert` or the command `conure convert`.
+
+pub mod audio;
+mod embedded;
+mod error;
+mod info;
+mod model;
+
+pub use audio::{AudioOptions, AudioSource, Recording, Samples};
+pub use conure_audio::decode::DecodeOptions;
+pub use conure_graph::{DeviceInfo, devices};
+pub use conure_speech::result::{Segment, TokenInfo, Transcript, Word};
+pub use conure_speech::{Decoder, RecogniseOptions, TranscribeOptions, format};
+pub use conure_tensor::{DType, Tensor};
+pub use error::Error;
+pub use info::{DtypeInfo, EncoderInfo, ModelInfo, PreprocessorInfo, TokenizerInfo, TransducerInfo};
+pub use model::{LoadOptions, SpeechModel};

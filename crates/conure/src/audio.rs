@@ -1,0 +1,135 @@
+//! Recordings as a model takes them: one channel, at the model's sample rate.
+
+use crate::error::Error;
+use conure_audio::decode::{DecodeOptions, open};
+use conure_audio::downmix::Downmix;
+use conure_audio::error::AudioError;
+use conure_audio::resample::Resampler;
+
+pub use conure_audio::decode::Warning;
+pub use conure_audio::downmix::Mix;
+pub use conure_audio::pcm::RawSpec;
+pub use conure_audio::source::AudioSource;
+
+/// Samples that a program has, with the rate that they were taken at: there is no default, since a wrong one gives no
+/// error, only nonsense.
+#[derive(Clone, Copy, Debug)]
+pub struct Samples<'a> {
+    /// Interleaved samples in -1 ..= 1.
+    pub data: &'a [f32],
+    /// Samples per second of each channel.
+    pub sample_rate: u32,
+    /// Channels; they are averaged.
+    pub channels: usize,
+}
+
+impl<'a> Samples<'a> {
+    /// One channel.
+    pub fn mono(data: &'a [f32], sample_rate: u32) -> Samples<'a> {
+        Samples { data, sample_rate, channels: 1 }
+    }
+
+    /// Channels in turn.
+    pub fn interleaved(data: &'a [f32], sample_rate: u32, channels: usize) -> Samples<'a> {
+        Samples { data, sample_rate, channels }
+    }
+
+    /// One channel at `rate`.
+    ///
+    /// # Errors
+    /// [`Error::Samples`]: no channels, a part of a frame at the end, a rate that cannot be.
+    pub(crate) fn at(&self, rate: u32) -> Result<Vec<f32>, Error> {
+        if self.channels == 0 || !self.data.len().is_multiple_of(self.channels) {
+            return Err(Error::Samples(format!(
+                "{} samples are no whole number of frames of {} channels",
+                self.data.len(),
+                self.channels
+            )));
+        }
+        let mono: Vec<f32> = match self.channels {
+            1 => self.data.iter().map(|s| finite(*s)).collect(),
+            n => self
+                .data
+                .chunks_exact(n)
+                .map(|f| f.iter().map(|s| finite(*s)).sum::<f32>() / n as f32)
+                .collect(),
+        };
+        conure_audio::resample::resample(&mono, self.sample_rate, rate)
+            .map_err(|e| Error::Samples(e.to_string()))
+    }
+}
+
+/// A sample that is no number would make every result one: it counts as silence.
+fn finite(sample: f32) -> f32 {
+    if sample.is_finite() { sample } else { 0.0 }
+}
+
+/// How a recording is read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AudioOptions {
+    /// How it is decoded.
+    pub decode: DecodeOptions,
+    /// Which channel is taken; all together by default.
+    pub mix: Mix,
+    /// Seconds from its start at which to begin.
+    pub start: f64,
+    /// Seconds to take; `None`: to the end.
+    pub duration: Option<f64>,
+}
+
+/// A recording ready for a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recording {
+    /// What messages call it.
+    pub name: String,
+    /// One channel in -1 ..= 1.
+    pub samples: Vec<f32>,
+    /// Samples per second.
+    pub sample_rate: u32,
+    /// Seconds from the start of the file at which `samples` begin.
+    pub start: f64,
+    /// What the reader had to say: parts that are damaged or missing.
+    pub warnings: Vec<Warning>,
+}
+
+impl Recording {
+    /// Length of `samples` in seconds.
+    pub fn seconds(&self) -> f64 {
+        self.samples.len() as f64 / f64::from(self.sample_rate)
+    }
+}
+
+/// Reads a recording as one channel at `sample_rate`. It is decoded, mixed and resampled block by block, so that only
+/// the result is ever whole in memory.
+///
+/// # Errors
+/// What cannot be read, by name; a start past the end.
+pub fn read(source: AudioSource, sample_rate: u32, options: &AudioOptions) -> Result<Recording, Error> {
+    let mut stream = open(source, &options.decode)?;
+    let name = stream.name().to_owned();
+    let rate = stream.sample_rate();
+    let fail = |kind| Error::Audio(AudioError::new(&name, kind));
+    let downmix = Downmix::new(stream.layout(), options.mix).map_err(fail)?;
+    let mut resampler = Resampler::new(rate, sample_rate).map_err(|e| Error::Samples(format!("{name}: {e}")))?;
+    let frames = |seconds: f64| (seconds.max(0.0) * f64::from(rate)).round() as u64;
+    let begin = frames(options.start);
+    let end = options.duration.map_or(u64::MAX, |d| begin.saturating_add(frames(d)));
+    let (mut at, mut mono, mut samples) = (0u64, Vec::new(), Vec::new());
+    while at < end
+        && let Some(block) = stream.next_block()?
+    {
+        mono.clear();
+        downmix.apply(block, &mut mono);
+        let first = begin.saturating_sub(at).min(mono.len() as u64) as usize;
+        let last = (end - at).min(mono.len() as u64) as usize;
+        at += mono.len() as u64;
+        resampler.push(&mono[first.min(last)..last], &mut samples);
+    }
+    if begin > 0 && at <= begin {
+        return Err(Error::PastTheEnd { name, seconds: at as f64 / f64::from(rate), start: options.start });
+    }
+    resampler.finish(&mut samples);
+    samples.shrink_to_fit();
+    let warnings = stream.warnings().to_vec();
+    Ok(Recording { name, samples, sample_rate, start: begin as f64 / f64::from(rate), warnings })
+}

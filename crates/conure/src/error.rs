@@ -1,0 +1,47 @@
+//! Why something did not work.
+
+use conure_audio::error::AudioError;
+use conure_gguf::GgufError;
+use conure_graph::NoSuchDevice;
+use conure_speech::SpeechError;
+
+/// Why a model could not be loaded or a recording not be transcribed. Messages say what, where, what was expected, and
+/// what to do next.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The model's file.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// The recording.
+    #[error(transparent)]
+    Audio(#[from] AudioError),
+    /// The model, or a run of it.
+    #[error(transparent)]
+    Speech(#[from] SpeechError),
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] NoSuchDevice),
+    /// Something about the samples that a caller gave.
+    #[error("{0}")]
+    Samples(String),
+    /// The part of the recording that was asked for is not in it.
+    #[error("{name}: the recording is {seconds:.2} s long, so that nothing starts at {start:.2} s")]
+    PastTheEnd {
+        /// The recording.
+        name: String,
+        /// Its length.
+        seconds: f64,
+        /// The start asked for.
+        start: f64,
+    },
+    /// This build holds no model.
+    #[error("this build has no embedded model; name a model file")]
+    NoEmbeddedModel,
+}
+
+impl Error {
+    /// Whether the caller asked to stop, rather than something going wrong.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, Error::Speech(e) if e.is_cancelled())
+    }
+}

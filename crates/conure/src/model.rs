@@ -1,0 +1,193 @@
+//! Speech models: loaded once, used by any number of threads.
+
+use crate::audio::{AudioOptions, AudioSource, Recording, Samples, read};
+use crate::error::Error;
+use crate::info::ModelInfo;
+use conure_device::map::MappedFile;
+use conure_gguf::GgufFile;
+use conure_kernels::Cpu;
+use conure_speech::result::Transcript;
+use conure_speech::{Recogniser, RecogniseOptions, SpeechError, TranscribeOptions, shift};
+use conure_tensor::Tensor;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How a model is loaded.
+#[derive(Clone, Debug, Default)]
+pub struct LoadOptions {
+    /// The device, as [`crate::devices`] names it; `None` or `auto`: the best there is.
+    pub device: Option<String>,
+    /// Threads to compute with, the caller's among them; `None`: as many as the process may use.
+    pub threads: Option<usize>,
+    /// Whether the file is read into memory instead of mapped: for files on a network share that may go away.
+    pub no_mmap: bool,
+}
+
+/// A speech-recognition model, ready to transcribe.
+///
+/// It can be shared by threads: each call takes buffers of its own, and the weights are in memory once.
+///
+/// ```
+/// use conure::{AudioSource, SpeechModel, TranscribeOptions};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let clip = concat!(env!("CARGO_MANIFEST_DIR"), "/../../samples/speech.wav");
+/// let model = SpeechModel::embedded(&Default::default())?; // or SpeechModel::load("model.gguf")?
+/// let transcript = model.transcribe_file(AudioSource::path(clip), &Default::default(), &TranscribeOptions::default())?;
+/// assert!(!transcript.text.is_empty());
+/// for word in transcript.segments.iter().flat_map(|s| &s.words) {
+///     println!("{:6.2} {:6.2} {}", word.start, word.end, word.word);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct SpeechModel {
+    recogniser: Recogniser,
+    info: ModelInfo,
+}
+
+impl SpeechModel {
+    /// The model in the GGUF file at `path`.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is no speech model, with what is missing or does not fit.
+    pub fn load(path: impl AsRef<Path>) -> Result<SpeechModel, Error> {
+        SpeechModel::load_with(path, &LoadOptions::default())
+    }
+
+    /// As [`SpeechModel::load`], on a device and with as many threads as `options` say.
+    ///
+    /// # Errors
+    /// As [`SpeechModel::load`], and a device that is not there.
+    pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<SpeechModel, Error> {
+        let path = path.as_ref();
+        let file = if options.no_mmap {
+            GgufFile::from_map(Arc::new(MappedFile::read(path).map_err(conure_gguf::GgufError::from)?))?
+        } else {
+            GgufFile::open(path)?
+        };
+        SpeechModel::from_file(file, &path.display().to_string(), options)
+    }
+
+    /// The model that is part of this library: small, English, for first steps; not a good general recogniser.
+    ///
+    /// # Errors
+    /// [`Error::NoEmbeddedModel`] in a build without it, and a device that is not there.
+    pub fn embedded(options: &LoadOptions) -> Result<SpeechModel, Error> {
+        let bytes = crate::embedded::MODEL.ok_or(Error::NoEmbeddedModel)?;
+        let map = MappedFile::from_static(bytes).map_err(conure_gguf::GgufError::from)?;
+        SpeechModel::from_file(GgufFile::from_map(Arc::new(map))?, "embedded", options)
+    }
+
+    fn from_file(file: GgufFile, name: &str, options: &LoadOptions) -> Result<SpeechModel, Error> {
+        conure_graph::pick(options.device.as_deref())?;
+        let cpu = Arc::new(Cpu::detect(options.threads).map_err(SpeechError::from)?);
+        let file = Arc::new(file);
+        let recogniser = Recogniser::load(file.clone(), name, cpu)?;
+        let decoders = recogniser.heads().iter().map(|h| h.name().to_owned()).collect();
+        let info = ModelInfo::new(&file, name, recogniser.model().config(), decoders);
+        Ok(SpeechModel { recogniser, info })
+    }
+
+    /// What the model is.
+    pub fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    /// Samples per second that the model takes; recordings of other rates are resampled.
+    pub fn sample_rate(&self) -> u32 {
+        self.recogniser.sample_rate()
+    }
+
+    /// Transcribes samples.
+    ///
+    /// # Errors
+    /// Samples that make no sense; a decoder or language that the model has not; memory that cannot be had;
+    /// cancellation.
+    pub fn transcribe(&self, samples: Samples<'_>, options: &TranscribeOptions) -> Result<Transcript, Error> {
+        Ok(self.recogniser.transcribe(&samples.at(self.sample_rate())?, options)?)
+    }
+
+    /// Transcribes a recording: a file, a pipe, or bytes in memory, of any format that Conure reads.
+    ///
+    /// # Errors
+    /// As [`SpeechModel::transcribe`], and what cannot be read.
+    pub fn transcribe_file(
+        &self,
+        source: AudioSource,
+        audio: &AudioOptions,
+        options: &TranscribeOptions,
+    ) -> Result<Transcript, Error> {
+        self.transcribe_recording(&self.read(source, audio)?, options)
+    }
+
+    /// Reads a recording as this model takes it.
+    ///
+    /// # Errors
+    /// What cannot be read.
+    pub fn read(&self, source: AudioSource, options: &AudioOptions) -> Result<Recording, Error> {
+        read(source, self.sample_rate(), options)
+    }
+
+    /// Transcribes a recording that [`SpeechModel::read`] gave. Times count from the start of its file.
+    ///
+    /// # Errors
+    /// As [`SpeechModel::transcribe`].
+    pub fn transcribe_recording(
+        &self,
+        recording: &Recording,
+        options: &TranscribeOptions,
+    ) -> Result<Transcript, Error> {
+        let samples = Samples::mono(&recording.samples, recording.sample_rate);
+        let mut transcript = if recording.sample_rate == self.sample_rate() {
+            self.recogniser.transcribe(&recording.samples, options)?
+        } else {
+            self.transcribe(samples, options)?
+        };
+        shift(&mut transcript, recording.start);
+        transcript.warnings.extend(recording.warnings.iter().map(ToString::to_string));
+        Ok(transcript)
+    }
+
+    /// Transcribes many clips; the results are in their order, and the same as of each alone.
+    ///
+    /// # Errors
+    /// As [`SpeechModel::transcribe`].
+    pub fn transcribe_batch(
+        &self,
+        clips: &[Samples<'_>],
+        options: &TranscribeOptions,
+    ) -> Result<Vec<Transcript>, Error> {
+        let clips = clips.iter().map(|c| c.at(self.sample_rate())).collect::<Result<Vec<_>, _>>()?;
+        let clips: Vec<&[f32]> = clips.iter().map(Vec::as_slice).collect();
+        Ok(self.recogniser.transcribe_batch(&clips, options)?)
+    }
+
+    /// Named intermediates of the model on samples, in f32, frames first: `log_mel`, `subsampling`,
+    /// `encoder.layers.N`, `encoder`, `ctc.log_probs`, `joint.logits` and more; see [`SpeechModel::node_names`].
+    ///
+    /// # Errors
+    /// As [`SpeechModel::transcribe`]; a name that the model has not.
+    pub fn capture(
+        &self,
+        samples: Samples<'_>,
+        names: &[&str],
+        options: &RecogniseOptions,
+    ) -> Result<Vec<(String, Tensor)>, Error> {
+        Ok(self.recogniser.capture(&samples.at(self.sample_rate())?, names, options)?)
+    }
+
+    /// The names that [`SpeechModel::capture`] takes, in the order of the computation.
+    ///
+    /// # Errors
+    /// If the graph cannot be built.
+    pub fn node_names(&self) -> Result<Vec<String>, Error> {
+        Ok(self.recogniser.node_names()?)
+    }
+
+    /// The parts of the model, for programs that put them together in their own way.
+    pub fn recogniser(&self) -> &Recogniser {
+        &self.recogniser
+    }
+}
