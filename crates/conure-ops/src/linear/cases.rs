@@ -34,6 +34,12 @@ const SHAPES: [(&[usize], usize, usize); 11] = [
     (&[0], 4, 8),
 ];
 
+const LONG_SUMS: Tolerance = Tolerance {
+    nmse: 2e-12,
+    element: 3e-5,
+    why: "up to 513 products of deviation 0.5 summed in f32, where they cancel (measured: 1.2e-5)",
+};
+
 /// The cases.
 pub fn cases() -> Vec<Case> {
     let plain = Linear { activation: Activation::None, bias: false, residual: None };
@@ -73,5 +79,5 @@ fn case(name: String, op: Linear, rows: &[usize], n: usize, k: usize, dtype: DTy
         .with(Input::weight(dtype, &[n, k]))
         .with_if(op.bias, Input::weight(if dtype == DType::F16 { dtype } else { DType::F32 }, &[n]))
         .with_if(op.residual.is_some(), Input::f32(&to(n)))
-        .within(Tolerance::SUMS)
+        .within(LONG_SUMS)
 }

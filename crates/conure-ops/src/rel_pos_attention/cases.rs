@@ -4,8 +4,11 @@ use super::{AttentionMask, RelPosAttention};
 use crate::cases::{Case, Input, Tolerance};
 use conure_tensor::DType;
 
-const TOLERANCE: Tolerance =
-    Tolerance { nmse: 1e-10, element: 2e-5, why: "scores and weighted values are summed in f32" };
+const TOLERANCE: Tolerance = Tolerance {
+    nmse: 2e-12,
+    element: 5e-6,
+    why: "scores and weighted values are summed in f32 (measured: 1e-6)",
+};
 
 /// B, T, heads, width of a head, mask, lengths.
 type Geometry = (usize, usize, usize, usize, AttentionMask, &'static [i32]);
