@@ -110,6 +110,7 @@ lossless flac.mp4 speech "$SPEECH" -c:a flac -strict -2
 lossless alac.m4a speech "$SPEECH" -c:a alac
 lossless alac_stereo.m4a stereo "$TMP/stereo.wav" -c:a alac -movflags +faststart
 lossless alac.caf speech "$SPEECH" -c:a alac
+lossless f64.aifc speech "$SPEECH" -c:a pcm_f64be -f aiff
 $FF -i "$SPEECH" -c:a flac -f flac - | cat > "$TMP/pipe.flac"; row pipe.flac lossless 16000 1 speech
 
 # ---- lossy --------------------------------------------------------------------------------------------------------
@@ -140,7 +141,6 @@ lossless alaw.caf alaw "$TMP/alaw.wav" -c:a pcm_alaw
 lossless mulaw.aifc mulaw "$TMP/mulaw.wav" -c:a pcm_mulaw -f aiff
 lossless alaw.mkv alaw "$TMP/alaw.wav" -c:a pcm_alaw
 lossless mulaw.mov mulaw "$TMP/mulaw.wav" -c:a pcm_mulaw
-lossy aac51.m4a "$TMP/c51.wav" -ar 48000 -c:a aac -b:a 320k
 opus() { # NAME INPUT ARGS...: libopus decodes the reference (ffmpeg's own decoder resamples SILK differently)
   local name=$1 input=$2; shift 2
   $FF -i "$input" -c:a libopus "$@" "$TMP/$name"
@@ -179,6 +179,7 @@ refused gsm.wav GSM -c:a libgsm_ms -ar 8000 -ac 1
 refused ac3.mkv AC-3 -c:a ac3
 refused ac3.mp4 AC-3 -c:a ac3
 refused ac3.wav AC-3 -c:a ac3
+refused aac51.m4a "AAC with 6 channels" -c:a aac -ac 6
 refused wma.mkv WMA -c:a wmav2
 $FF -f lavfi -i color=black:s=64x64:r=5:d=1 -c:v mpeg4 -an "$TMP/novoice.mp4"; row novoice.mp4 refused 0 0 "no audio"
 $FF -f lavfi -i color=black:s=64x64:r=5:d=1 -c:v libvpx -an "$TMP/novoice.webm"; row novoice.webm refused 0 0 "no audio"

@@ -13,7 +13,7 @@ use symphonia::core::codecs::registry::CodecRegistry;
 use symphonia::core::errors::Error as SymphoniaError;
 use symphonia::core::formats::{FormatOptions, FormatReader, Track as SymphoniaTrack};
 use symphonia::core::io::MediaSourceStream;
-use symphonia::default::formats::{AiffReader, CafReader, FlacReader, IsoMp4Reader, MkvReader, OggReader};
+use symphonia::default::formats::{FlacReader, IsoMp4Reader};
 
 use crate::elementary::{AdtsHeader, FrameHeader, Frames, Layer, MpegHeader, info_tag};
 use crate::error::AudioErrorKind;
@@ -29,6 +29,8 @@ static CODECS: LazyLock<CodecRegistry> = LazyLock::new(|| {
     let mut registry = CodecRegistry::new();
     symphonia::default::register_enabled_codecs(&mut registry);
     registry.register_audio_decoder::<crate::opus::OpusAudioDecoder>();
+    // Symphonia's own forgets the predictor's lower bits at every block.
+    registry.register_audio_decoder::<crate::ima4::Ima4Decoder>();
     registry
 });
 
@@ -129,6 +131,16 @@ pub(crate) fn open(media: Media, format: Format) -> Result<Opened, AudioErrorKin
     let source = match format {
         Format::Mpeg => open_mpeg(media, "MP3")?,
         Format::Adts => open_adts(media)?,
+        Format::Aiff => crate::aiff::open(media)?,
+        Format::Caf => crate::caf::open(media)?,
+        Format::Ogg => {
+            let (source, track) = crate::ogg::Ogg::open(media)?;
+            Box::new(PacketStream::new(format.name(), Box::new(source), track)?)
+        }
+        Format::Matroska => {
+            let (source, track) = crate::matroska::Matroska::open(media)?;
+            Box::new(PacketStream::new(format.name(), Box::new(source), track)?)
+        }
         _ => open_symphonia(media, format)?,
     };
     Ok((format.name(), source))
@@ -174,7 +186,7 @@ pub(crate) fn open_mpeg(
         .params
         .for_codec(codec)
         .with_sample_rate(header.rate)
-        .with_channels(plain_channels(header.channels));
+        .with_channels(wave_channels(usize::from(header.channels)));
     track.codec = name.to_owned();
     Ok(Box::new(PacketStream::new(container, Box::new(frames), track)?))
 }
@@ -192,14 +204,6 @@ fn open_adts(media: Media) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
     params.for_codec(CODEC_ID_AAC).with_extra_data(Box::new(config.to_be_bytes()));
     let track = Track { params, codec: "AAC".into(), drop: Vec::new(), tolerance: 0, end: None };
     Ok(Box::new(PacketStream::new("AAC", Box::new(frames), track)?))
-}
-
-fn plain_channels(n: u16) -> Channels {
-    Channels::Positioned(if n == 1 {
-        Position::FRONT_CENTER
-    } else {
-        Position::FRONT_LEFT | Position::FRONT_RIGHT
-    })
 }
 
 fn open_symphonia(mut media: Media, format: Format) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
@@ -224,18 +228,12 @@ fn make_reader(media: Media, format: Format) -> Result<Box<dyn FormatReader>, Sy
     let options = FormatOptions::default();
     Ok(match format {
         Format::Flac => Box::new(FlacReader::try_new(stream, options)?),
-        Format::Ogg => Box::new(OggReader::try_new(stream, options)?),
-        Format::Aiff => Box::new(AiffReader::try_new(stream, options)?),
-        Format::Caf => Box::new(CafReader::try_new(stream, options)?),
-        Format::Matroska => Box::new(MkvReader::try_new(stream, options)?),
         Format::Mp4 => {
             // The reader expects to stand behind the marker it was found by, 4 bytes into the file.
             io::Read::read_exact(&mut stream, &mut [0; 4])?;
             Box::new(IsoMp4Reader::try_new(stream, options)?)
         }
-        Format::Wav | Format::Au | Format::Mpeg | Format::Adts => {
-            return Err(SymphoniaError::Unsupported("read elsewhere"));
-        }
+        _ => return Err(SymphoniaError::Unsupported("read elsewhere")),
     })
 }
 
@@ -286,12 +284,6 @@ fn choose_track(
     if format == Format::Mp4 {
         drop = movie.drop(track.id, rate);
     }
-    if format == Format::Caf {
-        drop.extend(track.delay.map(|d| i64::MIN..i64::from(d)));
-    }
-    if format == Format::Matroska {
-        drop.push(i64::MIN..0);
-    }
     let chosen = Chosen {
         track: Track {
             codec: codec_name(params.codec).0.to_owned(),
@@ -299,9 +291,7 @@ fn choose_track(
             // Millisecond time stamps jitter; live encoders' by more.
             tolerance: if exact { 0 } else { i64::from(rate) * 60 / 1000 },
             end: match format {
-                Format::Flac | Format::Mp4 | Format::Aiff | Format::Caf => {
-                    track.num_frames.and_then(|n| i64::try_from(n).ok())
-                }
+                Format::Flac | Format::Mp4 => track.num_frames.and_then(|n| i64::try_from(n).ok()),
                 _ => None,
             },
             params,
@@ -357,6 +347,7 @@ impl PacketSource for SymphoniaSource {
                         duration: ticks(packet.block_dur().get()),
                         trim: (ticks(packet.trim_start.get()), ticks(packet.trim_end.get())),
                         data: packet.data.into_vec(),
+                        reset: false,
                     }));
                 }
                 Err(SymphoniaError::IoError(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
@@ -383,5 +374,21 @@ impl PacketSource for SymphoniaSource {
                 Err(e) => return Err(SourceError::Broken(e.to_string())),
             }
         }
+    }
+}
+
+/// Places by the usual order of WAVE, for codecs and containers that state none.
+pub(crate) fn wave_channels(n: usize) -> Channels {
+    use Position as P;
+    let front = P::FRONT_LEFT | P::FRONT_RIGHT;
+    let back = P::REAR_LEFT | P::REAR_RIGHT;
+    match n {
+        1 => Channels::Positioned(P::FRONT_CENTER),
+        2 => Channels::Positioned(front),
+        3 => Channels::Positioned(front | P::FRONT_CENTER),
+        4 => Channels::Positioned(front | back),
+        5 => Channels::Positioned(front | P::FRONT_CENTER | back),
+        6 => Channels::Positioned(front | P::FRONT_CENTER | P::LFE1 | back),
+        n => Channels::Discrete(u16::try_from(n).unwrap_or(u16::MAX)),
     }
 }

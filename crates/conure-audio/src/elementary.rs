@@ -4,8 +4,9 @@
 //! Where bytes are damaged, the reader finds the next pair of consecutive frame headers and says how many frames the
 //! bytes in between would have held, so that silence can stand for them and later times stay right.
 
-use std::io::{self, Read};
+use std::io;
 
+use crate::lookahead::Lookahead;
 use crate::packets::{Packet, PacketSource, SourceError};
 use crate::source::Media;
 
@@ -223,7 +224,7 @@ pub(crate) struct Frames<H> {
 impl<H: FrameHeader> Frames<H> {
     /// `media` must begin with a frame (see [`crate::sniff::identify`]).
     pub(crate) fn new(media: Media) -> io::Result<Option<Frames<H>>> {
-        let mut bytes = Lookahead::new(media);
+        let mut bytes = Lookahead::new(media)?;
         let first = H::parse(bytes.peek(H::LEN)?);
         Ok(first.map(|first| Frames { bytes, first, index: 0, seen: (0, 0), ended: false }))
     }
@@ -339,71 +340,6 @@ impl<H: FrameHeader> Frames<H> {
 impl<H: FrameHeader> PacketSource for Frames<H> {
     fn next_packet(&mut self) -> Result<Option<Packet>, SourceError> {
         self.next_frame().unwrap_or_else(|e| Err(SourceError::Read(e)))
-    }
-}
-
-/// A buffered reader that can look ahead.
-struct Lookahead {
-    media: Media,
-    buffer: Vec<u8>,
-    at: usize,
-}
-
-impl Lookahead {
-    fn new(media: Media) -> Lookahead {
-        Lookahead { media, buffer: Vec::new(), at: 0 }
-    }
-
-    /// The next `n` bytes, or fewer at the end.
-    fn peek(&mut self, n: usize) -> io::Result<&[u8]> {
-        if self.buffer.len() - self.at < n {
-            self.buffer.drain(..self.at);
-            self.at = 0;
-            let want = n.max(64 << 10) - self.buffer.len();
-            (&mut self.media).take(want as u64).read_to_end(&mut self.buffer)?;
-        }
-        let end = (self.at + n).min(self.buffer.len());
-        Ok(&self.buffer[self.at..end])
-    }
-
-    fn consume(&mut self, n: usize) {
-        self.at = (self.at + n).min(self.buffer.len());
-    }
-
-    fn at_end(&mut self) -> io::Result<bool> {
-        Ok(self.peek(1)?.is_empty())
-    }
-
-    /// Goes to the next `byte` or to the end; returns how far that was.
-    fn skip_to(&mut self, byte: u8) -> io::Result<u64> {
-        let mut skipped = 0;
-        loop {
-            self.peek(1)?;
-            let rest = &self.buffer[self.at..];
-            if rest.is_empty() {
-                return Ok(skipped);
-            }
-            let n = rest.iter().position(|&b| b == byte);
-            skipped += n.unwrap_or(rest.len()) as u64;
-            self.at += n.unwrap_or(rest.len());
-            if n.is_some() {
-                return Ok(skipped);
-            }
-        }
-    }
-
-    fn skip(&mut self, n: u64) -> io::Result<()> {
-        let mut left = n;
-        while left > 0 {
-            let have = self.peek(1)?.len();
-            if have == 0 {
-                return Ok(());
-            }
-            let step = left.min((self.buffer.len() - self.at) as u64);
-            self.at += step as usize;
-            left -= step;
-        }
-        Ok(())
     }
 }
 

@@ -15,6 +15,7 @@ pub struct AudioError {
 
 impl AudioError {
     /// The error of the input called `name`.
+    /// An error about the input called `name`.
     pub fn new(name: &str, kind: AudioErrorKind) -> AudioError {
         AudioError { name: name.to_owned(), kind }
     }

@@ -4,15 +4,24 @@
 //! Nothing here panics on input: a file is an error or samples with warnings, whatever is in it.
 
 mod aac_config;
+mod aiff;
+mod caf;
 mod container;
 pub mod decode;
 pub mod downmix;
+mod ebml;
 mod elementary;
 pub mod error;
+mod fixed_packets;
 pub mod g711;
 mod guard;
+mod ima4;
 pub mod layout;
+mod lookahead;
+mod matroska;
+mod matroska_codecs;
 mod mp4;
+mod ogg;
 mod opus;
 mod packets;
 pub mod pcm;
@@ -20,6 +29,7 @@ mod riff;
 mod sniff;
 pub mod source;
 mod stream;
+mod vorbis_headers;
 mod wav;
 
 pub mod log_mel;

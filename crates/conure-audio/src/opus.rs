@@ -1,6 +1,6 @@
 //! Opus for Symphonia: the pure-Rust decoder of RFC 6716 behind the codec registry.
 
-use opus_decoder::{OpusDecoder, OpusMultistreamDecoder};
+use ropus::OpusMSDecoder;
 use symphonia::core::audio::{
     AsGenericAudioBufferRef, AudioBuffer, AudioMut, AudioSpec, Channels, GenericAudioBufferRef, Position,
 };
@@ -33,6 +33,23 @@ pub(crate) struct OpusHead {
     mapping: Vec<u8>,
 }
 
+/// How many samples at 48 kHz a packet decodes to (RFC 6716, 3.1 and 3.2); `None` if it breaks the rules.
+pub(crate) fn packet_duration(packet: &[u8]) -> Option<u64> {
+    let toc = *packet.first()?;
+    let config = toc >> 3;
+    let frame: u64 = match config {
+        0..12 => [480, 960, 1920, 2880][usize::from(config % 4)],
+        12..16 => [480, 960][usize::from(config % 2)],
+        _ => [120, 240, 480, 960][usize::from(config % 4)],
+    };
+    let frames = match toc & 3 {
+        0 => 1,
+        1 | 2 => 2,
+        _ => u64::from(*packet.get(1)? & 0x3f),
+    };
+    Some(frame * frames).filter(|&n| n > 0 && n <= MAX_FRAMES as u64)
+}
+
 impl OpusHead {
     pub(crate) fn parse(data: &[u8]) -> Option<OpusHead> {
         let d = data.strip_prefix(b"OpusHead")?;
@@ -48,7 +65,7 @@ impl OpusHead {
             return None;
         }
         let (streams, coupled, mapping) = match family {
-            0 if channels <= 2 => (1, channels - 1, vec![0, 1]),
+            0 if channels <= 2 => (1, channels - 1, (0..channels as u8).collect()),
             0 => return None,
             _ => (usize::from(*d.get(11)?), usize::from(*d.get(12)?), d.get(13..13 + channels)?.to_vec()),
         };
@@ -81,27 +98,15 @@ impl OpusHead {
     }
 }
 
-enum Inner {
-    Single(Box<OpusDecoder>),
-    Multi(Box<OpusMultistreamDecoder>),
-}
-
 /// Decodes Opus packets of Ogg, Matroska/WebM and MP4.
 pub(crate) struct OpusAudioDecoder {
     params: AudioCodecParameters,
-    inner: Inner,
+    inner: OpusMSDecoder,
     channels: usize,
     order: Vec<usize>,
     gain: f32,
-    interleaved: Vec<f32>,
+    interleaved: Vec<i16>,
     buffer: AudioBuffer<f32>,
-}
-
-fn invalid(e: opus_decoder::OpusError) -> Error {
-    match e {
-        opus_decoder::OpusError::InvalidArgument(what) => Error::Unsupported(what),
-        _ => Error::DecodeError("opus: invalid packet"),
-    }
 }
 
 impl OpusAudioDecoder {
@@ -118,20 +123,20 @@ impl OpusAudioDecoder {
                     family: 0,
                     streams: 1,
                     coupled: channels - 1,
-                    mapping: vec![0, 1],
+                    mapping: (0..channels as u8).collect(),
                 }
             }
         };
         let (channels, order) = head.order();
-        let inner = if head.family == 0 {
-            Inner::Single(Box::new(OpusDecoder::new(RATE, head.channels).map_err(invalid)?))
-        } else {
-            let mapping = head.mapping.as_slice();
-            Inner::Multi(Box::new(
-                OpusMultistreamDecoder::new(RATE, head.channels, head.streams, head.coupled, mapping)
-                    .map_err(invalid)?,
-            ))
-        };
+        // One stream, mono or stereo, is the simplest case of several.
+        let inner = OpusMSDecoder::new(
+            RATE as i32,
+            head.channels as i32,
+            head.streams as i32,
+            head.coupled as i32,
+            &head.mapping,
+        )
+        .map_err(|_| Error::DecodeError("opus: impossible channel mapping"))?;
         let mut params = params.clone();
         params.with_sample_rate(RATE).with_channels(channels.clone());
         Ok(OpusAudioDecoder {
@@ -139,8 +144,8 @@ impl OpusAudioDecoder {
             inner,
             channels: head.channels,
             order,
-            gain: 10f32.powf(f32::from(head.gain) / (20.0 * 256.0)),
-            interleaved: vec![0.0; MAX_FRAMES * head.channels],
+            gain: 10f32.powf(f32::from(head.gain) / (20.0 * 256.0)) / 32_768.0,
+            interleaved: vec![0; MAX_FRAMES * head.channels],
             buffer: AudioBuffer::new(AudioSpec::new(RATE, channels), MAX_FRAMES),
         })
     }
@@ -150,18 +155,18 @@ impl OpusAudioDecoder {
         if data.is_empty() {
             return Err(Error::DecodeError("opus: empty packet"));
         }
-        let frames = match &mut self.inner {
-            Inner::Single(d) => d.decode_float(data, &mut self.interleaved, false),
-            Inner::Multi(d) => d.decode_float(data, &mut self.interleaved, false),
-        }
-        .map_err(invalid)?
-        .min(MAX_FRAMES);
+        let len = i32::try_from(data.len()).map_err(|_| Error::DecodeError("opus: packet too long"))?;
+        let frames = self
+            .inner
+            .decode(Some(data), len, &mut self.interleaved, MAX_FRAMES as i32, false)
+            .map_err(|_| Error::DecodeError("opus: invalid packet"))?;
+        let frames = usize::try_from(frames).unwrap_or(0).min(MAX_FRAMES);
         self.buffer.render_uninit(Some(frames));
         for (plane, &channel) in self.order.iter().enumerate() {
             let Some(plane) = self.buffer.plane_mut(plane) else { continue };
             let samples = self.interleaved.iter().skip(channel).step_by(self.channels);
             for (out, sample) in plane.iter_mut().zip(samples) {
-                *out = sample * self.gain;
+                *out = f32::from(*sample) * self.gain;
             }
         }
         Ok(())
@@ -170,10 +175,7 @@ impl OpusAudioDecoder {
 
 impl AudioDecoder for OpusAudioDecoder {
     fn reset(&mut self) {
-        match &mut self.inner {
-            Inner::Single(d) => d.reset(),
-            Inner::Multi(d) => d.reset(),
-        }
+        self.inner.reset();
     }
 
     fn codec_info(&self) -> &CodecInfo {
@@ -211,5 +213,44 @@ impl RegisterableAudioDecoder for OpusAudioDecoder {
 
     fn supported_codecs() -> &'static [SupportedAudioCodec] {
         &[SupportedAudioCodec { id: CODEC_ID_OPUS, info: INFO }]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        for (packet, expected) in [
+            (&[0x08u8][..], Some(960)),  // SILK narrowband, 20 ms
+            (&[0x18], Some(2880)),       // SILK, 60 ms
+            (&[0x79, 0], Some(1920)),    // hybrid, 2 x 20 ms
+            (&[0xe0], Some(120)),        // CELT, 2.5 ms
+            (&[0xff, 0x03], Some(2880)), // CELT, 3 x 20 ms
+            (&[0xff, 0x3f], None),       // 63 x 20 ms is more than 120 ms
+            (&[0xff, 0x00], None),
+            (&[0xff], None),
+            (&[], None),
+        ] {
+            assert_eq!(packet_duration(packet), expected, "{packet:02x?}");
+        }
+    }
+
+    #[test]
+    fn heads() {
+        let ogg = b"OpusHead\x01\x02\x38\x01\x80\xbb\0\0\0\0\0";
+        let head = OpusHead::parse(ogg).unwrap();
+        assert_eq!((head.channels, head.pre_skip, head.gain), (2, 312, 0));
+        let mp4 = b"OpusHead\x00\x01\x01\x38\0\0\xbb\x80\xff\0\0";
+        let head = OpusHead::parse(mp4).unwrap();
+        assert_eq!((head.channels, head.pre_skip, head.gain), (1, 312, -256));
+        let six = b"OpusHead\x01\x06\x38\x01\x80\xbb\0\0\0\0\x01\x04\x02\x00\x04\x01\x02\x03\x05";
+        let (channels, order) = OpusHead::parse(six).unwrap().order();
+        assert_eq!((channels.count(), order), (6, vec![0, 2, 1, 5, 3, 4]));
+        // A mapping that is cut short, no channels, three channels without a mapping.
+        assert!(OpusHead::parse(&six[..24]).is_none());
+        assert!(OpusHead::parse(b"OpusHead\x01\x00\x38\x01\x80\xbb\0\0\0\0\0").is_none());
+        assert!(OpusHead::parse(b"OpusHead\x01\x03\x38\x01\x80\xbb\0\0\0\0\0").is_none());
     }
 }

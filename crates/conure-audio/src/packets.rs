@@ -28,6 +28,8 @@ pub(crate) struct Packet {
     pub(crate) duration: u64,
     /// Decoded samples to leave out at the beginning and at the end.
     pub(crate) trim: (u64, u64),
+    /// Something before is missing, so that a decoder should not go on from it.
+    pub(crate) reset: bool,
 }
 
 /// Why there is no packet.
@@ -42,6 +44,19 @@ pub(crate) enum SourceError {
     Broken(String),
     /// Another stream begins here (chained Ogg), with its own parameters.
     NewStream(Box<Track>),
+}
+
+impl SourceError {
+    /// As an error about a file that cannot even be opened.
+    pub(crate) fn into_kind(self, format: &str) -> AudioErrorKind {
+        match self {
+            SourceError::Read(e) => AudioErrorKind::Read(e),
+            SourceError::Truncated(why) | SourceError::Damaged(why) | SourceError::Broken(why) => {
+                AudioErrorKind::malformed(format, why)
+            }
+            SourceError::NewStream(_) => AudioErrorKind::malformed(format, "it has no sound"),
+        }
+    }
 }
 
 /// Yields the packets of one track.
@@ -161,14 +176,14 @@ impl PacketStream {
 
     /// Decodes into `scratch`, interleaved. `None`: the packet is lost.
     fn decode(&mut self, packet: &Packet) -> Result<Option<Spec>, AudioErrorKind> {
-        let duration = Duration::from(packet.duration);
-        let mut reference =
-            PacketRef::new(0, Timestamp::from(packet.at.unwrap_or(0)), duration, &packet.data);
-        reference.trim_start = Duration::from(packet.trim.0);
-        reference.trim_end = Duration::from(packet.trim.1);
-        reference.dur = Duration::from(packet.duration.saturating_sub(packet.trim.0 + packet.trim.1));
+        // Without trims: Symphonia's decoders know them in various units, so all are cut off in `emit`.
+        let at = Timestamp::from(packet.at.unwrap_or(0));
+        let reference = PacketRef::new(0, at, Duration::from(packet.duration), &packet.data);
         let (decoder, scratch) = (&mut self.decoder, &mut self.scratch);
         scratch.clear();
+        if packet.reset {
+            decoder.reset();
+        }
         let decoded = guard(|| match decoder.decode_ref(&reference) {
             Ok(buffer) => {
                 buffer.copy_to_vec_interleaved(scratch);
@@ -298,7 +313,6 @@ impl PacketStream {
                 end: None,
             });
         }
-        // The decoders in use that trim by themselves are told not to, see `make_decoder`.
         let begin = usize::try_from(trim.0).unwrap_or(usize::MAX).min(decoded);
         let end = decoded.saturating_sub(usize::try_from(trim.1).unwrap_or(usize::MAX)).max(begin);
         let mut kept = vec![begin..end];

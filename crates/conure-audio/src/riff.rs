@@ -364,7 +364,7 @@ pub(crate) fn check_shape(format: &str, rate: u32, channels: usize) -> Result<()
 }
 
 /// Names of wFormatTag values that people meet and that are not read.
-fn tag_name(tag: u16) -> String {
+pub(crate) fn tag_name(tag: u16) -> String {
     let name = match tag {
         0x0010 | 0x0017 => "OKI ADPCM",
         0x0014 | 0x0040 | 0x0042 | 0x0045 | 0x0064 | 0x0065 | 0xa100 => "G.72x speech coding",

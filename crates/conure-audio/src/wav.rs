@@ -2,7 +2,6 @@
 
 use std::io::{self, Read};
 
-use symphonia::core::audio::Channels;
 use symphonia::core::codecs::audio::well_known::{CODEC_ID_ADPCM_IMA_WAV, CODEC_ID_ADPCM_MS};
 use symphonia::core::codecs::audio::{AudioCodecId, AudioCodecParameters};
 
@@ -94,6 +93,16 @@ fn unwrap_length(header: &Header, available: Option<u64>) -> Option<u64> {
         }
         _ => Some(declared),
     }
+}
+
+/// Uncompressed samples from where the reader stands; `declared` bytes of them, if a header says so.
+pub(crate) fn pcm_stream(
+    reader: Bytes,
+    format: SampleFormat,
+    spec: Spec,
+    declared: Option<u64>,
+) -> Box<dyn BlockSource> {
+    Box::new(PcmStream::new(Counted::new(reader), format, spec, Extent { declared, available: None }))
 }
 
 /// Frames read at once.
@@ -208,7 +217,7 @@ fn adpcm(
     params
         .for_codec(codec)
         .with_sample_rate(spec.sample_rate)
-        .with_channels(wave_channels(channels))
+        .with_channels(crate::container::wave_channels(channels))
         .with_max_frames_per_packet(frames)
         .with_frames_per_block(frames);
     let name = if codec == CODEC_ID_ADPCM_MS { "Microsoft ADPCM" } else { "IMA ADPCM" };
@@ -224,15 +233,6 @@ fn adpcm(
         end: declared.filter(|_| extent.available.is_some()).map(|d| bounded(d - d % frames.max(1))),
     };
     Ok(Box::new(PacketStream::new("WAV", Box::new(source), track)?))
-}
-
-fn wave_channels(n: usize) -> Channels {
-    use symphonia::core::audio::Position;
-    Channels::Positioned(if n == 1 {
-        Position::FRONT_CENTER
-    } else {
-        Position::FRONT_LEFT | Position::FRONT_RIGHT
-    })
 }
 
 /// The blocks of ADPCM: each decodes by itself.
@@ -272,7 +272,8 @@ impl PacketSource for AdpcmBlocks {
         }
         // A last block that is cut short: decoded as far as it goes.
         data.resize(self.block, 0);
-        let packet = Packet { data, at: Some(self.at), duration: whole, trim: (0, whole - got) };
+        let packet =
+            Packet { data, at: Some(self.at), duration: whole, trim: (0, whole - got), reset: false };
         self.at = self.at.saturating_add_unsigned(whole);
         Ok(Some(packet))
     }

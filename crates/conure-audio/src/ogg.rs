@@ -1,0 +1,508 @@
+//! Ogg (RFC 3533) with Vorbis, Opus (RFC 7845) and FLAC.
+//!
+//! The granule position of a page is the time at its end; with the packets' own lengths that gives the time at its
+//! beginning, so that a lost page leaves a hole of the right length.
+
+use std::collections::VecDeque;
+use std::io;
+
+use symphonia::core::codecs::audio::AudioCodecParameters;
+use symphonia::core::codecs::audio::well_known::{CODEC_ID_FLAC, CODEC_ID_OPUS, CODEC_ID_VORBIS};
+
+use crate::error::AudioErrorKind;
+use crate::lookahead::Lookahead;
+use crate::opus::{OpusHead, packet_duration};
+use crate::packets::{Packet, PacketSource, SourceError, Track};
+use crate::sniff::unsupported;
+use crate::source::Media;
+use crate::vorbis_headers::VorbisBlocks;
+
+/// The longest packet that is put together from pages: setup headers with pictures in them are a few megabytes.
+const MAX_PACKET: usize = 64 << 20;
+
+/// The head of a page, and its packets' pieces.
+struct Page {
+    continued: bool,
+    first: bool,
+    last: bool,
+    granule: i64,
+    serial: u32,
+    sequence: u32,
+    /// Lengths of the pieces; the last one may be unfinished.
+    pieces: Vec<usize>,
+    unfinished: bool,
+    body: Vec<u8>,
+}
+
+const CRC: [u32; 256] = {
+    let mut table = [0u32; 256];
+    let mut i = 0;
+    while i < 256 {
+        let mut r = (i as u32) << 24;
+        let mut bit = 0;
+        while bit < 8 {
+            r = if r & 0x8000_0000 != 0 { r << 1 ^ 0x04c1_1db7 } else { r << 1 };
+            bit += 1;
+        }
+        table[i] = r;
+        i += 1;
+    }
+    table
+};
+
+fn crc(page: &[u8]) -> u32 {
+    page.iter().enumerate().fold(0, |r, (i, &b)| {
+        // The checksum's own bytes count as zero.
+        let b = if (22..26).contains(&i) { 0 } else { b };
+        r << 8 ^ CRC[usize::from((r >> 24) as u8 ^ b)]
+    })
+}
+
+/// Reads the next valid page, over anything else. The flag says whether something was skipped.
+fn next_page(input: &mut Lookahead) -> io::Result<Option<(Page, bool)>> {
+    let mut skipped = false;
+    loop {
+        input.skip_to(b'O')?;
+        let Some(head) = input.array::<27>()? else {
+            return Ok(None);
+        };
+        if !head.starts_with(b"OggS\0") {
+            input.consume(1);
+            skipped = true;
+            continue;
+        }
+        let header = 27 + usize::from(head[26]);
+        let lacing = input.peek(header)?.get(27..).unwrap_or_default().to_vec();
+        let body: usize = lacing.iter().map(|&n| usize::from(n)).sum();
+        let whole = input.peek(header + body)?;
+        let complete = whole.len() == header + body;
+        let le32 =
+            |at: usize| whole.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
+        if !complete || crc(whole) != le32(22) {
+            input.consume(4);
+            skipped = true;
+            continue;
+        }
+        let granule = whole.get(6..14).and_then(|b| b.try_into().ok()).map_or(-1, i64::from_le_bytes);
+        let mut pieces = Vec::new();
+        let mut length = 0;
+        for &n in &lacing {
+            length += usize::from(n);
+            if n < 255 {
+                pieces.push(length);
+                length = 0;
+            }
+        }
+        let unfinished = lacing.last() == Some(&255);
+        if unfinished {
+            pieces.push(length);
+        }
+        let page = Page {
+            continued: head[5] & 1 != 0,
+            first: head[5] & 2 != 0,
+            last: head[5] & 4 != 0,
+            granule,
+            serial: le32(14),
+            sequence: le32(18),
+            pieces,
+            unfinished,
+            body: whole.get(header..).unwrap_or_default().to_vec(),
+        };
+        input.consume(header + body);
+        return Ok(Some((page, skipped)));
+    }
+}
+
+/// The codec of a logical stream, by its first packet.
+enum Codec {
+    Vorbis { headers: Vec<Vec<u8>>, blocks: Option<VorbisBlocks> },
+    Opus { tags: bool },
+    Flac { rate: u32 },
+}
+
+impl Codec {
+    /// The codec, or the name of one that is not read. `None`: not sound.
+    fn identify(packet: &[u8]) -> Option<Result<Codec, &'static str>> {
+        let names: [(&[u8], &str); 4] = [
+            (b"Speex   ", "Speex"),
+            (b"CELT    ", "CELT"),
+            (b"PCM     ", "PCM"),
+            (b"\x01audio", "an old codec"),
+        ];
+        if packet.starts_with(b"\x01vorbis") {
+            return Some(Ok(Codec::Vorbis { headers: Vec::new(), blocks: None }));
+        }
+        if packet.starts_with(b"OpusHead") {
+            return Some(Ok(Codec::Opus { tags: false }));
+        }
+        if packet.starts_with(b"\x7fFLAC") {
+            return Some(Ok(Codec::Flac { rate: 0 }));
+        }
+        names.iter().find(|(magic, _)| packet.starts_with(magic)).map(|(_, name)| Err(*name))
+    }
+}
+
+/// The chosen stream of an Ogg file.
+pub(crate) struct Ogg {
+    input: Lookahead,
+    serial: u32,
+    codec: Codec,
+    params: AudioCodecParameters,
+    headers_done: bool,
+    sequence: Option<u32>,
+    /// A packet whose end is on a later page.
+    partial: Vec<u8>,
+    queue: VecDeque<Packet>,
+    /// The time at the end of what was queued.
+    position: Option<i64>,
+    pre_skip: i64,
+    /// The last page had the mark of the end.
+    ended: bool,
+    /// The stream that follows in a chained file.
+    following: Option<Page>,
+    /// A decoder must forget what came before the next packet.
+    discontinuity: bool,
+}
+
+fn malformed(reason: &str) -> AudioErrorKind {
+    AudioErrorKind::malformed("Ogg", reason)
+}
+
+impl Ogg {
+    /// Finds the first stream that can be decoded and reads its headers.
+    pub(crate) fn open(media: Media) -> Result<(Ogg, Track), AudioErrorKind> {
+        let mut input = Lookahead::new(media).map_err(AudioErrorKind::Read)?;
+        let mut other = None;
+        let mut seen = 0u32;
+        loop {
+            let Some((page, _)) = next_page(&mut input).map_err(AudioErrorKind::Read)? else {
+                return Err(match other {
+                    Some(name) => unsupported(&format!("Ogg with {name}")),
+                    None if seen == 0 => malformed("it has no whole page"),
+                    None => AudioErrorKind::NoAudioTrack { container: "Ogg".into() },
+                });
+            };
+            seen += 1;
+            if !page.first {
+                // Streams begin before all else. A file cut out of a longer one has no beginning.
+                if seen == 1 {
+                    return Err(malformed("its beginning with the codec's headers is missing"));
+                }
+                continue;
+            }
+            let packet = page.body.get(..page.pieces.first().copied().unwrap_or(0)).unwrap_or_default();
+            match Codec::identify(packet) {
+                Some(Ok(codec)) => {
+                    let mut ogg = Ogg::start(input, &page, codec);
+                    ogg.page(page).map_err(|e| e.into_kind("Ogg"))?;
+                    let track = ogg.read_headers().map_err(|e| e.into_kind("Ogg"))?;
+                    return Ok((ogg, track));
+                }
+                Some(Err(name)) => other = other.or(Some(name)),
+                None => {}
+            }
+        }
+    }
+
+    fn start(input: Lookahead, page: &Page, codec: Codec) -> Ogg {
+        Ogg {
+            input,
+            serial: page.serial,
+            codec,
+            params: AudioCodecParameters::new(),
+            headers_done: false,
+            sequence: None,
+            partial: Vec::new(),
+            queue: VecDeque::new(),
+            position: None,
+            pre_skip: 0,
+            ended: false,
+            following: None,
+            discontinuity: false,
+        }
+    }
+
+    /// Reads until the headers are complete and the first packets of sound are there.
+    fn read_headers(&mut self) -> Result<Track, SourceError> {
+        while self.queue.is_empty() && !self.ended {
+            if !self.read_page()? {
+                break;
+            }
+        }
+        if !self.headers_done {
+            return Err(SourceError::Broken("it ends within its headers".into()));
+        }
+        let start = self.queue.front().and_then(|p| p.at).unwrap_or(0);
+        let name = match self.codec {
+            Codec::Vorbis { .. } => "Vorbis",
+            Codec::Opus { .. } => "Opus",
+            Codec::Flac { .. } => "FLAC",
+        };
+        let rate = self.params.sample_rate.unwrap_or(48_000);
+        // A stream that begins before time 0 begins with what is not to be heard.
+        let begin = if self.pre_skip > 0 { start.saturating_add(self.pre_skip) } else { 0 };
+        Ok(Track {
+            params: self.params.clone(),
+            codec: name.into(),
+            drop: vec![i64::MIN..begin],
+            // Some writers' granule positions are a few samples off.
+            tolerance: i64::from(rate / 50),
+            end: None,
+        })
+    }
+
+    /// Reads one page of the chosen stream. False at the end of the file.
+    fn read_page(&mut self) -> Result<bool, SourceError> {
+        let Some((page, skipped)) = next_page(&mut self.input).map_err(SourceError::Read)? else {
+            return Ok(false);
+        };
+        if skipped {
+            self.partial.clear();
+            self.discontinuity = true;
+        }
+        // Streams side by side all begin before any sound; one that begins later follows in a chain.
+        if page.first && (self.ended || self.position.is_some()) {
+            self.following = Some(page);
+            return Ok(false);
+        }
+        if page.serial == self.serial {
+            self.page(page)?;
+        }
+        Ok(true)
+    }
+
+    fn page(&mut self, page: Page) -> Result<(), SourceError> {
+        if self.sequence.is_some_and(|s| s.wrapping_add(1) != page.sequence) {
+            self.partial.clear();
+            self.discontinuity = true;
+        }
+        self.sequence = Some(page.sequence);
+        if !page.continued {
+            self.partial.clear();
+        }
+        // The rest of a packet whose beginning is lost.
+        let mut orphan = page.continued && self.partial.is_empty();
+        let count = page.pieces.len();
+        let mut at = 0;
+        let mut finished = Vec::new();
+        for (i, &length) in page.pieces.iter().enumerate() {
+            let piece = page.body.get(at..at + length).unwrap_or_default();
+            at += length;
+            if std::mem::take(&mut orphan) {
+                continue;
+            }
+            if self.partial.len() + piece.len() > MAX_PACKET {
+                self.partial.clear();
+                continue;
+            }
+            self.partial.extend_from_slice(piece);
+            if !(page.unfinished && i + 1 == count) {
+                finished.push(std::mem::take(&mut self.partial));
+            }
+        }
+        self.ended |= page.last;
+        let mut sound = Vec::new();
+        for packet in finished {
+            if self.headers_done {
+                sound.push(packet);
+            } else {
+                self.header(packet)?;
+            }
+        }
+        self.queue_page(sound, page.granule, page.last);
+        Ok(())
+    }
+
+    fn header(&mut self, packet: Vec<u8>) -> Result<(), SourceError> {
+        let broken = |why: &str| SourceError::Broken(why.to_owned());
+        match &mut self.codec {
+            Codec::Vorbis { headers, blocks } => {
+                let kind = [1u8, 3, 5][headers.len().min(2)];
+                if packet.first() != Some(&kind) || packet.get(1..7) != Some(b"vorbis") {
+                    return Err(broken("a Vorbis header is missing"));
+                }
+                headers.push(packet);
+                if let [identification, _, setup] = headers.as_slice() {
+                    let parsed = VorbisBlocks::parse(identification, setup);
+                    let parsed = parsed.ok_or_else(|| broken("its Vorbis headers are damaged"))?;
+                    self.params.for_codec(CODEC_ID_VORBIS).with_sample_rate(parsed.rate);
+                    self.params.with_extra_data([identification.as_slice(), setup].concat().into());
+                    *blocks = Some(parsed);
+                    self.headers_done = true;
+                }
+            }
+            Codec::Opus { tags } => {
+                if *tags {
+                    self.headers_done = true;
+                } else {
+                    let head =
+                        OpusHead::parse(&packet).ok_or_else(|| broken("its Opus header is damaged"))?;
+                    self.pre_skip = i64::from(head.pre_skip);
+                    self.params
+                        .for_codec(CODEC_ID_OPUS)
+                        .with_sample_rate(48_000)
+                        .with_extra_data(packet.into());
+                    *tags = true;
+                }
+            }
+            Codec::Flac { rate } => {
+                if *rate == 0 {
+                    // Magic number, version, count of headers, "fLaC", then the STREAMINFO block with its own head.
+                    let info = packet.get(17..51).ok_or_else(|| broken("its FLAC header is cut short"))?;
+                    *rate = u32::from(info[10]) << 12 | u32::from(info[11]) << 4 | u32::from(info[12] >> 4);
+                    if *rate == 0 {
+                        return Err(broken("its FLAC header states no sample rate"));
+                    }
+                    self.params.for_codec(CODEC_ID_FLAC).with_sample_rate(*rate).with_extra_data(info.into());
+                    // Its further headers are told from frames by their first byte, see `queue_page`.
+                    self.headers_done = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn duration(&mut self, packet: &[u8]) -> Option<u64> {
+        match &mut self.codec {
+            Codec::Opus { .. } => packet_duration(packet),
+            Codec::Vorbis { blocks, .. } => blocks.as_mut().and_then(|b| b.duration(packet)),
+            Codec::Flac { .. } => flac_block_size(packet),
+        }
+    }
+
+    /// Gives the packets that end on one page their times.
+    fn queue_page(&mut self, packets: Vec<Vec<u8>>, granule: i64, last: bool) {
+        if self.discontinuity
+            && let Codec::Vorbis { blocks: Some(blocks), .. } = &mut self.codec
+        {
+            blocks.reset();
+        }
+        let flac = matches!(self.codec, Codec::Flac { .. });
+        let mut page: Vec<Packet> = Vec::new();
+        let mut total = 0u64;
+        for data in packets {
+            if flac && data.first() != Some(&0xff) {
+                continue;
+            }
+            let duration = self.duration(&data).unwrap_or(0);
+            total += duration;
+            page.push(Packet { data, duration, ..Packet::default() });
+        }
+        if page.is_empty() {
+            return;
+        }
+        let length = i64::try_from(total).unwrap_or(i64::MAX);
+        let counted = granule.saturating_sub(length);
+        let start = match self.position {
+            // The end may be cut short, so the last page's own time says nothing about its beginning.
+            Some(position) if granule < 0 || (last && !self.discontinuity) => position,
+            // The first page: before 0 only as far as the codec means it; a short last page begins at 0.
+            None if granule < 0 || (last && counted < 0) => 0,
+            None if counted < 0 && matches!(self.codec, Codec::Opus { .. } | Codec::Flac { .. }) => 0,
+            _ => counted,
+        };
+        let mut at = start;
+        for packet in &mut page {
+            packet.at = Some(at);
+            at = at.saturating_add_unsigned(packet.duration);
+            if last && granule >= 0 && at > granule {
+                let beyond = at.abs_diff(granule.max(start));
+                packet.trim.1 = beyond.min(packet.duration);
+            }
+        }
+        if let Some(first) = page.first_mut() {
+            first.reset = std::mem::take(&mut self.discontinuity);
+        }
+        self.position = Some(at);
+        self.queue.extend(page);
+    }
+
+    /// Goes over to the stream that follows in a chained file.
+    fn chain(&mut self, page: Page) -> Result<Track, SourceError> {
+        let packet = page.body.get(..page.pieces.first().copied().unwrap_or(0)).unwrap_or_default();
+        let Some(Ok(codec)) = Codec::identify(packet) else {
+            return Err(SourceError::Broken("another kind of stream follows here, which is not read".into()));
+        };
+        self.serial = page.serial;
+        self.codec = codec;
+        self.params = AudioCodecParameters::new();
+        self.headers_done = false;
+        self.sequence = None;
+        self.partial.clear();
+        self.position = None;
+        self.pre_skip = 0;
+        self.ended = false;
+        self.discontinuity = false;
+        self.page(page)?;
+        self.read_headers()
+    }
+}
+
+impl PacketSource for Ogg {
+    fn next_packet(&mut self) -> Result<Option<Packet>, SourceError> {
+        loop {
+            if let Some(packet) = self.queue.pop_front() {
+                return Ok(Some(packet));
+            }
+            if let Some(page) = self.following.take() {
+                let track = self.chain(page)?;
+                return Err(SourceError::NewStream(Box::new(track)));
+            }
+            if !self.read_page()? && self.following.is_none() {
+                let why = "the end of the file is missing (no mark of the end)";
+                return if self.ended { Ok(None) } else { Err(SourceError::Truncated(why.into())) };
+            }
+        }
+    }
+}
+
+/// The number of samples in a FLAC frame, from its header (RFC 9639, 9.1).
+fn flac_block_size(frame: &[u8]) -> Option<u64> {
+    if *frame.first()? != 0xff || *frame.get(1)? & 0xfe != 0xf8 {
+        return None;
+    }
+    let code = u32::from(*frame.get(2)? >> 4);
+    // The coded number takes as many bytes as its first one has leading ones.
+    let coded = frame.get(4)?.leading_ones().max(1) as usize;
+    match code {
+        1 => Some(192),
+        2..=5 => Some(144 << code),
+        6 => Some(u64::from(*frame.get(4 + coded)?) + 1),
+        7 => Some((u64::from(*frame.get(4 + coded)?) << 8 | u64::from(*frame.get(5 + coded)?)) + 1),
+        8..=15 => Some(1 << code),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checksum_of_the_standard() {
+        // An empty page, made with the reference tools: "OggS", version 0, no flags, all zero but the checksum.
+        let mut page = b"OggS".to_vec();
+        page.resize(27, 0);
+        let sum = crc(&page);
+        page[22..26].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(crc(&page), sum);
+        page[26] = 1;
+        assert_ne!(crc(&page), sum);
+    }
+
+    #[test]
+    fn flac_block_sizes() {
+        for (frame, size) in [
+            (&[0xffu8, 0xf8, 0xc9, 0x18, 0x00, 0xc2][..], Some(4096)),
+            (&[0xff, 0xf8, 0x19, 0x18, 0x00], Some(192)),
+            (&[0xff, 0xf8, 0x29, 0x18, 0x00], Some(576)),
+            (&[0xff, 0xf8, 0x69, 0x18, 0x00, 0x7f], Some(128)),
+            (&[0xff, 0xf8, 0x79, 0x18, 0xc4, 0x80, 0x01, 0xff], Some(512)),
+            (&[0xff, 0xf8, 0x09, 0x18, 0x00], None),
+            (&[0x84, 0, 0, 0], None),
+            (&[], None),
+        ] {
+            assert_eq!(flac_block_size(frame), size, "{frame:02x?}");
+        }
+    }
+}
