@@ -137,7 +137,7 @@ fn requantise(
     output: &Path,
     options: &ConvertOptions<'_>,
 ) -> Result<ConvertReport, ConvertError> {
-    let gguf = |e: &dyn Error| ConvertError::Gguf { path: input.into(), reason: e.to_string() };
+    let gguf = |e: &dyn Error| gguf_error(input, e);
     let file = GgufFile::open(input).map_err(|e| gguf(&e))?;
     let architecture = file.meta().str("general.architecture").map_err(|e| gguf(&e))?;
     if architecture != "parakeet" {
@@ -226,6 +226,13 @@ fn tensor_error(path: &Path, name: &str, e: &dyn Error) -> ConvertError {
     ConvertError::Tensor { path: path.into(), tensor: name.to_owned(), reason: e.to_string() }
 }
 
+/// An error of the GGUF crate, which names the file itself where it can.
+fn gguf_error(path: &Path, e: &dyn Error) -> ConvertError {
+    let shown = e.to_string();
+    let reason = shown.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&shown);
+    ConvertError::Gguf { path: path.into(), reason: reason.to_owned() }
+}
+
 fn nothing(path: &Path, target: TargetType, kept: &[(String, String)]) -> ConvertError {
     let name = target.dtype().name();
     let reason = match kept.first() {
@@ -245,7 +252,7 @@ fn finish(writer: GgufWriter<'_>, output: &Path) -> Result<u64, ConvertError> {
                 ConvertError::Gguf { path: output.into(), reason }
             }
         },
-        other => ConvertError::Gguf { path: output.into(), reason: other.to_string() },
+        other => gguf_error(output, &other),
     })
 }
 

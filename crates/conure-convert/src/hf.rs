@@ -232,13 +232,7 @@ fn pieces(cfg: &Value, arch: Arch) -> Result<usize, ConfigError> {
 fn preprocessor(fe: &Value) -> Result<Preprocessor, ConfigError> {
     let n_fft = fe.u32("n_fft")?.unwrap_or(512);
     let win_length = fe.u32("win_length")?.unwrap_or(400);
-    if n_fft < win_length || n_fft > 1 << 20 {
-        return Err(ConfigError::unexpected("n_fft", n_fft, format!("at least the window, {win_length}")));
-    }
     let n_mels = fe.positive("feature_size")?;
-    if n_mels > n_fft {
-        return Err(ConfigError::unexpected("feature_size", n_mels, "fewer features than n_fft"));
-    }
     Ok(Preprocessor {
         sample_rate: fe.u32("sampling_rate")?.unwrap_or(16000),
         n_mels,

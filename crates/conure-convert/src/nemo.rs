@@ -363,13 +363,6 @@ fn preprocessor(yaml: &Value) -> Result<Preprocessor, ConfigError> {
         Some(n) => n,
         None => win_length.next_power_of_two(),
     };
-    if n_fft < win_length || n_fft > 1 << 20 {
-        return Err(ConfigError::unexpected(
-            &key("n_fft"),
-            n_fft,
-            format!("at least the window, {win_length}"),
-        ));
-    }
     if yaml.bool(&key("log"))? == Some(false) {
         return Err(ConfigError::unexpected(
             &key("log"),
@@ -460,5 +453,113 @@ fn prompt(yaml: &Value, shapes: &Shapes, d_model: u32) -> Result<Option<Prompt>,
             value,
             format!("locales with numbers below num_prompts {num_prompts}"),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const YAML: &str = "
+preprocessor: {features: 80, window_size: 0.025, n_fft: 512}
+encoder: {feat_in: 80, d_model: 64, n_layers: 1, n_heads: 4, conv_kernel_size: 9, subsampling: dw_striding}
+decoder: {prednet: {pred_hidden: 64}}
+joint: {jointnet: {joint_hidden: 64}}
+";
+
+    fn model(extra: &[(&str, &str)], tensors: &[&str]) -> Result<ModelConfig, ConfigError> {
+        let mut yaml = YAML.to_owned();
+        for (section, fields) in extra {
+            if yaml.contains(&format!("{section}: {{")) {
+                yaml = yaml.replace(&format!("{section}: {{"), &format!("{section}: {{{fields}, "));
+            } else {
+                yaml.push_str(&format!("{section}: {{{fields}}}\n"));
+            }
+        }
+        let shapes = tensors.iter().map(|n| ((*n).to_owned(), vec![128, 64 + 8])).collect();
+        model_config(&config::from_yaml(&yaml).unwrap(), &shapes, vec!["a".into()])
+    }
+
+    #[test]
+    fn the_heads_decide_the_kind() {
+        let joint = "joint.enc.weight";
+        let ctc = "ctc_decoder.decoder_layers.0.weight";
+        let aux = ("aux_ctc", "decoder: {}");
+        let durations = ("decoding", "durations: [0, 1, 2]");
+        let tdt = ("loss", "loss_name: tdt");
+        for (extra, tensors, want) in [
+            (&[][..], &["decoder.decoder_layers.0.weight"][..], Arch::Ctc),
+            (&[], &[joint], Arch::Rnnt),
+            // A leftover aux_ctc section without a head is no hybrid.
+            (&[aux], &[joint], Arch::Rnnt),
+            (&[aux], &[joint, ctc], Arch::HybridRnntCtc),
+            (&[durations], &[joint], Arch::Tdt),
+            (&[durations, aux], &[joint, ctc], Arch::HybridTdtCtc),
+            (&[tdt, ("model_defaults", "tdt_durations: [0, 1]")], &[joint], Arch::Tdt),
+            (&[("model_defaults", "tdt_durations: [0, 1]")], &[joint], Arch::Rnnt),
+        ] {
+            let got = model(extra, tensors).unwrap();
+            assert_eq!(got.arch, want, "{extra:?} {tensors:?}");
+            assert_eq!(got.transducer.is_some(), want != Arch::Ctc);
+        }
+        let e = model(&[tdt], &[joint]).unwrap_err().to_string();
+        assert!(e.contains("`decoding.durations` is missing"), "{e}");
+    }
+
+    #[test]
+    fn what_is_left_out_has_nemos_default() {
+        let m = model(&[], &[]).unwrap();
+        assert_eq!(
+            (m.encoder.ff_dim, m.encoder.pos_emb_max_len, m.encoder.subsampling_conv_channels),
+            (256, 5000, 64)
+        );
+        assert!(m.encoder.xscaling && m.encoder.use_bias);
+        assert_eq!(m.encoder.attention, Attention::full());
+        let p = &m.preprocessor;
+        assert_eq!(
+            (p.win_length, p.hop_length, p.preemph, p.normalize.as_str()),
+            (400, 160, 0.97, "per_feature")
+        );
+        assert_eq!((p.mag_power, p.log_zero_guard), (2.0, 2f32.powi(-24)));
+        let off = model(&[("preprocessor", "preemph: null, normalize: null")], &[]).unwrap().preprocessor;
+        assert_eq!((off.preemph, off.normalize.as_str()), (0.0, "NA"));
+    }
+
+    #[test]
+    fn contexts_and_causality() {
+        let attention = |fields: &str| model(&[("encoder", fields)], &[]).map(|m| m.encoder.attention);
+        let a =
+            attention("att_context_size: [[70, 13], [70, 6]], att_context_style: chunked_limited").unwrap();
+        assert_eq!((a.contexts.as_slice(), a.style.as_str()), (&[[70, 13], [70, 6]][..], "chunked_limited"));
+        assert!(attention("conv_context_size: causal").unwrap().conv_causal);
+        assert!(attention("conv_context_size: [8, 0]").unwrap().conv_causal);
+        assert!(!attention("conv_context_size: [4, 4]").unwrap().conv_causal);
+        for bad in [
+            "att_context_size: 7",
+            "att_context_size: [1, 2, 3]",
+            "att_context_size: []",
+            "conv_context_size: [1, 1]",
+            "att_context_style: blockwise",
+            "self_attention_model: abs_pos",
+            "self_attention_model: rel_pos_local_attn, global_tokens: 1",
+            "untie_biases: false",
+            "reduction: pooling",
+        ] {
+            assert!(attention(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn prompts_need_a_dictionary_within_the_width() {
+        let kernel = &["prompt_kernel.0.weight"];
+        let got = model(&[("model_defaults", "num_prompts: 8, prompt_dictionary: {b: 7, a: 0}")], kernel);
+        let prompt = got.unwrap().prompt.unwrap();
+        assert_eq!(prompt.dictionary, [("b".to_owned(), 7), ("a".to_owned(), 0)]);
+        for bad in
+            ["num_prompts: 8", "num_prompts: 8, prompt_dictionary: {a: 8}", "prompt_dictionary: {a: -1}"]
+        {
+            assert!(model(&[("model_defaults", bad)], kernel).is_err(), "{bad}");
+        }
+        assert_eq!(model(&[], &[]).unwrap().prompt, None);
     }
 }

@@ -200,6 +200,7 @@ impl ModelConfig {
     /// # Errors
     /// [`ConfigError`] with the key of the schema.
     pub fn check(&self) -> Result<(), ConfigError> {
+        self.check_sizes()?;
         let e = &self.encoder;
         let key = |k: &str| format!("encoder.{k}");
         if !e.d_model.is_multiple_of(e.n_heads) {
@@ -255,6 +256,34 @@ impl ModelConfig {
                 found,
                 "the same window left and right for rel_pos_local_attn",
             ));
+        }
+        Ok(())
+    }
+
+    /// Rejects sizes far beyond any model, which only a damaged or hostile configuration has.
+    fn check_sizes(&self) -> Result<(), ConfigError> {
+        let (e, p) = (&self.encoder, &self.preprocessor);
+        let t = self.transducer.as_ref();
+        let or_one = |f: fn(&Transducer) -> u32| t.map_or(1, f);
+        for (key, value, most) in [
+            ("encoder.d_model", e.d_model, 1 << 16),
+            ("encoder.n_layers", e.n_layers, 1024),
+            ("encoder.n_heads", e.n_heads, 1024),
+            ("encoder.ff_dim", e.ff_dim, 1 << 20),
+            ("encoder.conv_kernel_size", e.conv_kernel, 1 << 10),
+            ("encoder.subsampling_conv_channels", e.subsampling_conv_channels, 1 << 16),
+            ("preprocessor.sample_rate", p.sample_rate, 1 << 20),
+            ("preprocessor.features", p.n_mels, 1024),
+            ("preprocessor.n_fft", p.n_fft, 1 << 16),
+            ("preprocessor.window_size in samples", p.win_length, p.n_fft),
+            ("preprocessor.window_stride in samples", p.hop_length, 1 << 16),
+            ("decoder.prednet.pred_hidden", or_one(|t| t.pred_hidden), 1 << 16),
+            ("decoder.prednet.pred_rnn_layers", or_one(|t| t.pred_rnn_layers), 64),
+            ("joint.jointnet.joint_hidden", or_one(|t| t.joint_hidden), 1 << 16),
+        ] {
+            if value == 0 || value > most {
+                return Err(ConfigError::unexpected(key, value, format!("from 1 to {most}")));
+            }
         }
         Ok(())
     }
@@ -529,7 +558,9 @@ mod tests {
     #[test]
     fn refuses_impossible_numbers() {
         type Change = fn(&mut ModelConfig);
-        let cases: [(&str, Change); 7] = [
+        let cases: [(&str, Change); 9] = [
+            ("from 1 to 1024", |c| c.encoder.n_layers = 4_000_000_000),
+            ("from 1 to 512", |c| c.preprocessor.win_length = 513),
             ("divisor of d_model", |c| c.encoder.n_heads = 5),
             ("odd", |c| c.encoder.conv_kernel = 8),
             ("power of two", |c| c.encoder.subsampling_factor = 6),

@@ -1,5 +1,8 @@
 //! Our GGUF files against those of parakeet.cpp's converter, key for key and bit for bit.
 
+// Helpers of tests may panic like tests.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use conure_convert::{ConvertError, ConvertOptions, Progress, TargetType, convert, mel};
 use conure_gguf::GgufFile;
 use conure_tensor::{DType, quant};
