@@ -1,1 +1,43 @@
-fn main() {}
+//! `conure`: speech to text on the command line.
+
+mod args;
+mod commands;
+mod failure;
+mod interrupt;
+mod output;
+mod progress;
+mod targets;
+
+use args::{Cli, Command};
+use clap::Parser;
+use failure::{Exit, Failure};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse_from(args::normalise(std::env::args_os())) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version go to standard output, mistakes to standard error; a closed one is no reason to fail.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(Exit::Usage.code()));
+        }
+    };
+    let exit = run(&cli.command).unwrap_or_else(|failure| {
+        failure.print();
+        failure.exit()
+    });
+    ExitCode::from(exit.code())
+}
+
+fn run(command: &Command) -> Result<Exit, Failure> {
+    let cancel = interrupt::flag();
+    match command {
+        Command::Transcribe(args) => return commands::transcribe::run(args, &cancel),
+        Command::Convert(args) => commands::convert::run(args, &cancel),
+        Command::Info(args) => commands::info::run(args),
+        Command::Devices(args) => commands::devices::run(args),
+        Command::Capture(args) => commands::capture::run(args, &cancel),
+        Command::Completions(args) => commands::completions::run(args),
+    }
+    .map(|()| Exit::Success)
+}

@@ -1,0 +1,224 @@
+//! The command line: what can be asked for, and the help that says so.
+
+mod transcribe;
+pub mod values;
+
+pub use transcribe::{DecoderArg, ProgressArg, TranscribeArgs, is_stdin};
+
+use clap::builder::FalseyValueParser;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Speech to text with NVIDIA Parakeet models, on the CPU, from one GGUF file.
+#[derive(Debug, Parser)]
+#[command(
+    name = "conure",
+    version,
+    propagate_version = true,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    max_term_width = 100,
+    after_help = "Exit codes: 0 all went well, 1 something failed, 2 the command line makes no sense, 130 interrupted.\n\
+                  Every option can also be set by the environment variable named beside it."
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Transcribe audio files
+    Transcribe(Box<TranscribeArgs>),
+    /// Convert a .nemo archive or a Hugging Face Parakeet folder to GGUF, or GGUF to another element type
+    Convert(ConvertArgs),
+    /// Show what a model is: architecture, heads, tokenizer, element types, licence
+    Info(InfoArgs),
+    /// List the devices that can run a model
+    Devices(DevicesArgs),
+    /// Save named intermediate results of a model as safetensors
+    Capture(CaptureArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+}
+
+/// Which model, and what it runs on.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Compute")]
+pub struct ComputeArgs {
+    /// Threads to compute with [default: as many as the process may use]
+    #[arg(short = 't', long, value_name = "N", env = "CONURE_THREADS", value_parser = values::threads)]
+    pub threads: Option<usize>,
+
+    /// Device to compute on: `auto`, or a name that `conure devices` lists [env: also PARAKEET_DEVICE]
+    #[arg(long, value_name = "DEVICE", env = "CONURE_DEVICE")]
+    pub device: Option<String>,
+}
+
+impl ComputeArgs {
+    /// The device asked for: the flag or its variable, else `PARAKEET_DEVICE`, else none.
+    pub fn device(&self) -> Option<String> {
+        let other = || std::env::var("PARAKEET_DEVICE").ok();
+        self.device.clone().or_else(other).filter(|d| !d.trim().is_empty())
+    }
+}
+
+/// Element type of the weights of a converted model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum WeightType {
+    /// 32-bit floats, as trained
+    F32,
+    /// 16-bit floats: half the size
+    F16,
+    /// 8-bit integers in blocks of 32 with a scale each: about a quarter of the size
+    #[value(name = "q8_0", alias = "q8-0")]
+    Q8_0,
+}
+
+/// `conure convert`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    conure convert parakeet-tdt-0.6b-v2.nemo parakeet.gguf\n  \
+    conure convert parakeet-tdt-0.6b-v2.nemo parakeet.gguf --dtype q8_0\n  \
+    conure convert ./parakeet-ctc-0.6b/ parakeet.gguf --dtype f16\n\n\
+    Nothing in the input is executed. The output appears under its name only when it is complete.")]
+pub struct ConvertArgs {
+    /// A .nemo archive (or its unpacked folder), a Hugging Face folder (safetensors, configuration, tokenizer), or a GGUF
+    /// file to store in another type
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+
+    /// The GGUF file to write; an existing one is replaced
+    #[arg(value_name = "OUT.gguf")]
+    pub output: PathBuf,
+
+    /// Element type of the linear layers' weights; the rest stays f32
+    #[arg(long, value_enum, default_value = "f16", value_name = "TYPE", env = "CONURE_DTYPE")]
+    pub dtype: WeightType,
+
+    /// Name of the model, written into the file [default: the name of IN]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// Print nothing but errors
+    #[arg(short, long, env = "CONURE_QUIET", value_parser = FalseyValueParser::new())]
+    pub quiet: bool,
+}
+
+/// `conure info`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  conure info\n  conure info parakeet.gguf --json")]
+pub struct InfoArgs {
+    /// The model, a GGUF file [default: the embedded one]
+    #[arg(value_name = "MODEL")]
+    pub model: Option<PathBuf>,
+
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `conure devices`.
+#[derive(Debug, Args)]
+pub struct DevicesArgs {
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `conure capture`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    conure capture parakeet.gguf speech.wav --list\n  \
+    conure capture parakeet.gguf speech.wav --node log_mel --node encoder -o stages.safetensors\n\n\
+    Tensors are f32, frames first: [T, D].")]
+pub struct CaptureArgs {
+    /// The model, a GGUF file; `embedded` is the one in the program
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+
+    /// The audio file to run it on; not needed with --list
+    #[arg(value_name = "AUDIO", required_unless_present = "list")]
+    pub audio: Option<PathBuf>,
+
+    /// A result to keep, by its name; may be given several times
+    #[arg(short, long, value_name = "NAME", num_args = 1.., required_unless_present = "list")]
+    pub node: Vec<String>,
+
+    /// The safetensors file to write
+    #[arg(short, long, value_name = "FILE.safetensors", required_unless_present = "list")]
+    pub output: Option<PathBuf>,
+
+    /// List the names that can be kept, and stop
+    #[arg(long)]
+    pub list: bool,
+
+    /// Compute options.
+    #[command(flatten)]
+    pub compute: ComputeArgs,
+}
+
+/// `conure completions`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  conure completions bash > ~/.local/share/bash-completion/completions/conure"
+)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+/// The arguments with `_` in the names of long options read as `-`: tools of this field differ in which they use.
+pub fn normalise(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut options = true;
+    args.into_iter()
+        .map(|arg| {
+            options &= arg != "--";
+            let Some(name) = arg.to_str().and_then(|a| a.strip_prefix("--")).filter(|_| options) else {
+                return arg;
+            };
+            let (name, value) = name.find('=').map_or((name, ""), |at| name.split_at(at));
+            format!("--{}{value}", name.replace('_', "-")).into()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn underscores_in_option_names_are_dashes() {
+        for (given, expected) in [
+            ("--output_format", "--output-format"),
+            ("--output_dir=a_b/c_d", "--output-dir=a_b/c_d"),
+            ("a_b", "a_b"),
+            ("-m", "-m"),
+            ("--a=b=c_d", "--a=b=c_d"),
+        ] {
+            assert_eq!(normalise([given.into()]), [OsString::from(expected)], "{given}");
+        }
+        let after = ["--", "--a_b"].map(OsString::from);
+        assert_eq!(normalise(after.clone()), after);
+    }
+
+    #[test]
+    fn every_option_has_help() {
+        for command in Cli::command().get_subcommands() {
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+            for arg in command.get_arguments() {
+                assert!(arg.get_help().is_some(), "{} {}", command.get_name(), arg.get_id());
+            }
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! `conure transcribe`: its options, and which of them make no sense together.
+
+use super::{ComputeArgs, values};
+use clap::builder::FalseyValueParser;
+use clap::{Args, ValueEnum};
+use conure::audio::RawSpec;
+use conure::format::OutputFormat;
+use std::path::{Path, PathBuf};
+
+/// A value of `--output-format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FormatArg {
+    /// The text; on a terminal a line per segment behind its times
+    Txt,
+    /// Everything there is: text, segments, words with times and confidence
+    Json,
+    /// SubRip subtitles
+    Srt,
+    /// WebVTT subtitles
+    Vtt,
+    /// Start, end (milliseconds) and text, separated by tabs
+    Tsv,
+    /// Start, end (milliseconds) and text, separated by commas
+    Csv,
+    /// Every format; needs --output-dir
+    All,
+}
+
+impl FormatArg {
+    fn formats(self) -> Vec<OutputFormat> {
+        match self {
+            FormatArg::Txt => vec![OutputFormat::Txt],
+            FormatArg::Json => vec![OutputFormat::Json],
+            FormatArg::Srt => vec![OutputFormat::Srt],
+            FormatArg::Vtt => vec![OutputFormat::Vtt],
+            FormatArg::Tsv => vec![OutputFormat::Tsv],
+            FormatArg::Csv => vec![OutputFormat::Csv],
+            FormatArg::All => OutputFormat::ALL.to_vec(),
+        }
+    }
+}
+
+/// A value of `--decoder`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DecoderArg {
+    /// The transducer if the model has one, else CTC
+    Auto,
+    /// The CTC head
+    Ctc,
+    /// The RNN-T head
+    Rnnt,
+    /// The TDT head
+    Tdt,
+}
+
+/// A value of `--progress`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProgressArg {
+    /// Nothing
+    None,
+    /// A bar
+    Bar,
+    /// One JSON object per line
+    Json,
+}
+
+/// `conure transcribe`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    conure transcribe speech.wav\n  \
+    conure transcribe -m parakeet.gguf interview.mp3 --output-format srt > interview.srt\n  \
+    conure transcribe *.flac --output-dir out --output-format json --output-format vtt\n  \
+    ffmpeg -i talk.mkv -f wav - | conure transcribe -\n  \
+    arecord -f S16_LE -r 16000 -d 5 -t raw | conure transcribe - --raw s16le:16000:1\n\n\
+    Reads WAV, FLAC, MP3, Ogg Vorbis, Opus, AAC and ALAC in M4A/MP4, AIFF, CAF, MKV and WebM, at any rate and with any \
+    channels; the format is told by content, not by name. The transcript goes to standard output, everything else to \
+    standard error. A file that fails does not stop the others.\n\n\
+    Exit codes: 0 all went well, 1 some file failed, 2 the command line makes no sense, 130 interrupted.")]
+pub struct TranscribeArgs {
+    /// Audio files; `-` is standard input
+    #[arg(value_name = "FILE", required_unless_present = "file")]
+    pub files: Vec<PathBuf>,
+
+    /// An audio file, as another tool's option calls it
+    #[arg(short = 'f', long = "file", value_name = "FILE", hide = true)]
+    pub file: Vec<PathBuf>,
+
+    /// The model, a GGUF file [default: the small English one in the program]
+    #[arg(short, long, value_name = "MODEL", env = "CONURE_MODEL")]
+    pub model: Option<PathBuf>,
+
+    /// Only errors and warnings on standard error
+    #[arg(short, long, env = "CONURE_QUIET", value_parser = FalseyValueParser::new())]
+    pub quiet: bool,
+
+    /// How to show progress on standard error [default: a bar on a terminal, else none]
+    #[arg(long, value_enum, value_name = "HOW", env = "CONURE_PROGRESS")]
+    pub progress: Option<ProgressArg>,
+
+    /// What is written.
+    #[command(flatten)]
+    pub output: OutputArgs,
+
+    /// How speech becomes text.
+    #[command(flatten)]
+    pub recognition: RecognitionArgs,
+
+    /// What is read.
+    #[command(flatten)]
+    pub input: InputArgs,
+
+    /// What it runs on.
+    #[command(flatten)]
+    pub compute: ComputeArgs,
+}
+
+/// What is written, and where.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub struct OutputArgs {
+    /// Format of the transcript; may be given several times with --output-dir
+    #[arg(long, value_enum, value_name = "FORMAT", value_delimiter = ',', env = "CONURE_OUTPUT_FORMAT")]
+    #[arg(default_value = "txt", hide_default_value = false)]
+    pub output_format: Vec<FormatArg>,
+
+    /// Write a file per input and format into this folder, which is made if needed, instead of to standard output
+    #[arg(short, long, value_name = "DIR", env = "CONURE_OUTPUT_DIR")]
+    pub output_dir: Option<PathBuf>,
+
+    /// In txt, each segment on a line behind its times, also where that is not the default
+    #[arg(long, conflicts_with = "no_timestamps", env = "CONURE_TIMESTAMPS", value_parser = FalseyValueParser::new())]
+    pub timestamps: bool,
+
+    /// In txt, the bare text also on a terminal
+    #[arg(long, env = "CONURE_NO_TIMESTAMPS", value_parser = FalseyValueParser::new())]
+    pub no_timestamps: bool,
+
+    /// A line or subtitle per word (in json, words always have their times)
+    #[arg(long, conflicts_with_all = ["max_words", "max_duration"], env = "CONURE_WORD_TIMESTAMPS")]
+    #[arg(value_parser = FalseyValueParser::new())]
+    pub word_timestamps: bool,
+
+    /// Most words of a line or subtitle
+    #[arg(long, value_name = "N", env = "CONURE_MAX_WORDS", value_parser = values::count)]
+    pub max_words: Option<usize>,
+
+    /// Most seconds of a line or subtitle
+    #[arg(long, value_name = "S", env = "CONURE_MAX_DURATION", value_parser = values::some_seconds)]
+    pub max_duration: Option<f64>,
+
+    /// In srt and vtt, underline each word while it is spoken
+    #[arg(long, env = "CONURE_HIGHLIGHT_WORDS", value_parser = FalseyValueParser::new())]
+    pub highlight_words: bool,
+
+    /// In json, also the tokens with their frames, durations and confidence
+    #[arg(long, env = "CONURE_TOKENS", value_parser = FalseyValueParser::new())]
+    pub tokens: bool,
+}
+
+/// How speech becomes text.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Recognition")]
+pub struct RecognitionArgs {
+    /// Which head of the model decodes
+    #[arg(long, value_enum, default_value = "auto", value_name = "DECODER", env = "CONURE_DECODER")]
+    pub decoder: DecoderArg,
+
+    /// Language of the speech, for models that are told one, such as de or de-DE
+    #[arg(short, long, value_name = "LANG", env = "CONURE_LANGUAGE")]
+    pub language: Option<String>,
+
+    /// Silence in seconds between two words that ends a segment; without it only `.`, `?` and `!` do
+    #[arg(long, value_name = "S", env = "CONURE_SILENCE_GAP", value_parser = values::some_seconds)]
+    pub silence_gap: Option<f64>,
+
+    /// Words end where their last token was spoken, not at the end of the pause that NeMo's rule gives them
+    #[arg(long, env = "CONURE_TIGHT_WORDS", value_parser = FalseyValueParser::new())]
+    pub tight_words: bool,
+
+    /// Let attention see only so many frames of 80 ms to each side; memory then grows slowly with length
+    #[arg(long, value_name = "W", env = "CONURE_LOCAL_ATTENTION", value_parser = values::count)]
+    pub local_attention: Option<usize>,
+}
+
+/// What is read.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Input")]
+pub struct InputArgs {
+    /// The input has no header and is this: FORMAT:RATE[:CHANNELS], such as s16le:16000:1
+    #[arg(long, value_name = "SPEC", env = "CONURE_RAW")]
+    pub raw: Option<RawSpec>,
+
+    /// Use this channel only, counted from 0 [default: all channels mixed]
+    #[arg(long, value_name = "N", env = "CONURE_CHANNEL")]
+    pub channel: Option<usize>,
+
+    /// Skip so much at the beginning: seconds or hours:minutes:seconds
+    #[arg(long, value_name = "TIME", env = "CONURE_START", value_parser = values::seconds)]
+    pub start: Option<f64>,
+
+    /// Transcribe only so much: seconds or hours:minutes:seconds
+    #[arg(long, value_name = "TIME", env = "CONURE_DURATION", value_parser = values::some_seconds)]
+    pub duration: Option<f64>,
+
+    /// A damaged file is an error instead of a warning
+    #[arg(long, env = "CONURE_STRICT", value_parser = FalseyValueParser::new())]
+    pub strict: bool,
+}
+
+impl TranscribeArgs {
+    /// Every input, in order.
+    pub fn inputs(&self) -> Vec<PathBuf> {
+        self.file.iter().chain(&self.files).cloned().collect()
+    }
+
+    /// The model asked for. An empty `CONURE_MODEL` is none.
+    pub fn model(&self) -> Option<&Path> {
+        self.model.as_deref().filter(|m| !m.as_os_str().is_empty())
+    }
+
+    /// The formats asked for, each once.
+    pub fn formats(&self) -> Vec<OutputFormat> {
+        let mut formats = Vec::new();
+        for format in self.output.output_format.iter().flat_map(|f| f.formats()) {
+            if !formats.contains(&format) {
+                formats.push(format);
+            }
+        }
+        formats
+    }
+
+    /// What makes no sense in this combination, in words with what to do.
+    pub fn check(&self) -> Result<(), String> {
+        let formats = self.formats();
+        let inputs = self.inputs();
+        if inputs.iter().filter(|p| is_stdin(p)).count() > 1 {
+            return Err("standard input (`-`) can be read only once".to_owned());
+        }
+        if self.output.output_dir.is_some() {
+            return Ok(());
+        }
+        if formats.len() > 1 {
+            return Err(
+                "several formats do not go to standard output together: give --output-dir DIR".to_owned()
+            );
+        }
+        match formats.first() {
+            Some(
+                format @ (OutputFormat::Srt | OutputFormat::Vtt | OutputFormat::Tsv | OutputFormat::Csv),
+            ) if inputs.len() > 1 => {
+                Err(format!("{format} holds one transcript: for several files give --output-dir DIR"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether this is standard input.
+pub fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Cli, Command, normalise};
+    use super::*;
+    use clap::Parser;
+
+    fn parse(line: &str) -> Result<TranscribeArgs, String> {
+        let args = std::iter::once("conure").chain(line.split_whitespace()).map(Into::into);
+        match Cli::try_parse_from(normalise(args)).map_err(|e| e.to_string())?.command {
+            Command::Transcribe(args) => args.check().map(|()| *args),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    #[test]
+    fn options_are_understood() {
+        let args = parse(
+            "transcribe a.wav - -m x.gguf --output_format json,srt --output-format json --output-dir out --decoder ctc \
+             -t 3 --language de --local_attention 128 --raw s16le:8000:2 --channel 1 --start 1:00 --duration 2.5 \
+             --tokens --max-words 7 --max_duration 3 --highlight-words --strict --quiet --progress json --device cpu",
+        )
+        .unwrap();
+        assert_eq!(args.inputs(), [PathBuf::from("a.wav"), PathBuf::from("-")]);
+        assert_eq!(args.formats(), [OutputFormat::Json, OutputFormat::Srt]);
+        assert_eq!((args.compute.threads, args.compute.device()), (Some(3), Some("cpu".to_owned())));
+        assert_eq!(
+            (args.input.start, args.input.duration, args.input.channel),
+            (Some(60.0), Some(2.5), Some(1))
+        );
+        assert_eq!(args.input.raw.map(|r| r.to_string()).as_deref(), Some("s16le:8000:2"));
+        assert_eq!(args.recognition.local_attention, Some(128));
+        assert!(args.output.tokens && args.output.highlight_words && args.input.strict && args.quiet);
+        assert_eq!(parse("transcribe -f a.wav b.wav").unwrap().inputs().len(), 2);
+        assert_eq!(parse("transcribe a --output-format all -o x").unwrap().formats().len(), 6);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_said() {
+        for (line, part) in [
+            ("transcribe", "FILE"),
+            ("transcribe a --output-format pdf", "possible values"),
+            ("transcribe a --output-format json --output-format srt", "--output-dir"),
+            ("transcribe a b --output-format vtt", "vtt holds one transcript"),
+            ("transcribe - -", "only once"),
+            ("transcribe a --threads 0", "1 to 1024"),
+            ("transcribe a --decoder beam", "possible values"),
+            ("transcribe a --raw s16:1:1", "s16le"),
+            ("transcribe a --start x", "hours:minutes:seconds"),
+            ("transcribe a --duration 0", "more than 0"),
+            ("transcribe a --local-attention 0", "at least 1"),
+            ("transcribe a --timestamps --no-timestamps", "cannot be used with"),
+            ("transcribe a --word-timestamps --max-words 3", "cannot be used with"),
+            ("transcribe a --nonsense", "--nonsense"),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert!(error.contains(part), "{line}: {error}");
+        }
+    }
+}

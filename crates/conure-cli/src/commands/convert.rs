@@ -1,0 +1,92 @@
+//! `conure convert`.
+
+use super::megabytes;
+use crate::args::{ConvertArgs, WeightType};
+use crate::failure::Failure;
+use crate::output::{shown, to_stderr};
+use conure_convert::{ConvertError, ConvertOptions, ConvertReport, Progress, TargetType, convert};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Converts a model.
+///
+/// # Errors
+/// What is wrong with the input or the output.
+pub fn run(args: &ConvertArgs, cancel: &Arc<AtomicBool>) -> Result<(), Failure> {
+    let what = || Failure::new(format!("cannot convert {}", shown(&args.input)));
+    if let Some(reason) = unusable(&args.output) {
+        return Err(Failure::usage(format!("cannot write {}", shown(&args.output))).reason(reason));
+    }
+    let bar = bar(args.quiet);
+    let progress = |at: &Progress<'_>| {
+        bar.set_length(at.total as u64);
+        bar.set_position(at.done as u64);
+        !cancel.load(Ordering::Relaxed)
+    };
+    let dtype = match args.dtype {
+        WeightType::F32 => TargetType::F32,
+        WeightType::F16 => TargetType::F16,
+        WeightType::Q8_0 => TargetType::Q8_0,
+    };
+    let options = ConvertOptions {
+        dtype,
+        name: args.name.clone(),
+        progress: Some(&progress),
+        ..ConvertOptions::default()
+    };
+    let result = convert(&args.input, &args.output, &options);
+    bar.finish_and_clear();
+    match result {
+        Ok(report) => {
+            if !args.quiet {
+                to_stderr(&summary(&args.output, &report));
+            }
+            Ok(())
+        }
+        Err(ConvertError::Cancelled) => Err(Failure::interrupted()),
+        Err(error) => Err(what().because(error)),
+    }
+}
+
+/// Why no file can be written there, as far as one can tell without trying.
+fn unusable(output: &Path) -> Option<&'static str> {
+    if output.is_dir() {
+        return Some("it is a folder: give the name of the file to write, such as model.gguf");
+    }
+    output.file_name().is_none().then_some("it names no file")
+}
+
+fn bar(quiet: bool) -> ProgressBar {
+    if quiet || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template("converting {bar:32} {pos}/{len} tensors {elapsed:>4}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn summary(output: &Path, report: &ConvertReport) -> String {
+    let types: Vec<String> =
+        report.tensors.iter().map(|(dtype, n)| format!("{n} {}", dtype.name())).collect();
+    let mut text = format!(
+        "{} ({}) to {}: {}, {:.1} M parameters, tensors {}",
+        report.format,
+        report.arch,
+        shown(output),
+        megabytes(report.bytes),
+        report.parameters as f64 / 1e6,
+        types.join(", "),
+    );
+    for (list, verb) in [(&report.kept, "kept as stored"), (&report.dropped, "left out")] {
+        if let Some((name, reason)) = list.first() {
+            let more = if list.len() > 1 { format!(" (and {} more)", list.len() - 1) } else { String::new() };
+            text.push_str(&format!("\n{verb}: {name}{more}: {reason}"));
+        }
+    }
+    text
+}

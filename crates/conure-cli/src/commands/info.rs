@@ -1,0 +1,95 @@
+//! `conure info`.
+
+use super::{megabytes, model};
+use crate::args::{ComputeArgs, InfoArgs};
+use crate::failure::Failure;
+use crate::output::{clean, to_stdout};
+use conure::ModelInfo;
+
+/// Shows what a model is.
+///
+/// # Errors
+/// If it cannot be loaded, or standard output not be written.
+pub fn run(args: &InfoArgs) -> Result<(), Failure> {
+    let one_thread = ComputeArgs { threads: Some(1), device: Some("cpu".to_owned()) };
+    let model = model::load(args.model.as_deref(), &one_thread)?;
+    let text = if args.json {
+        let mut json = serde_json::to_string_pretty(model.info())
+            .map_err(|e| Failure::new("cannot write the model's description as JSON").because(e))?;
+        json.push('\n');
+        json
+    } else {
+        as_text(model.info())
+    };
+    to_stdout(|out| out.write_all(text.as_bytes())).map(|_| ())
+}
+
+fn as_text(info: &ModelInfo) -> String {
+    let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "not stated in the file".to_owned());
+    let (encoder, mel) = (&info.encoder, &info.preprocessor);
+    let mut rows = vec![
+        ("file", format!("{} ({})", info.file, megabytes(info.file_bytes))),
+        ("name", or_none(&info.name)),
+        ("architecture", format!("{} ({})", info.architecture, info.label)),
+        ("parameters", format!("{:.1} M", info.parameters as f64 / 1e6)),
+        ("types", types(info)),
+        ("decoders", info.decoders.join(", ")),
+        (
+            "encoder",
+            format!(
+                "{} layers, width {}, {} heads, feed-forward {}, convolution {} ({}), {} attention{}{}",
+                encoder.layers,
+                encoder.d_model,
+                encoder.heads,
+                encoder.ff_dim,
+                encoder.conv_kernel,
+                encoder.conv_norm,
+                encoder.attention,
+                if encoder.xscaling { ", scaled input" } else { "" },
+                if encoder.causal { ", causal" } else { "" },
+            ),
+        ),
+        (
+            "subsampling",
+            format!("by {}, {} channels", encoder.subsampling_factor, encoder.subsampling_channels),
+        ),
+    ];
+    if let Some(t) = &info.transducer {
+        let durations = match t.durations.as_slice() {
+            [] => String::new(),
+            list => format!(
+                ", durations {} frames",
+                list.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+            ),
+        };
+        rows.push((
+            "transducer",
+            format!(
+                "predictor {} x {} LSTM, joint {}, at most {} tokens a frame{durations}",
+                t.pred_layers, t.pred_hidden, t.joint_hidden, t.max_symbols
+            ),
+        ));
+    }
+    rows.push(("tokenizer", format!("{}, {} tokens", info.tokenizer.kind, info.tokenizer.vocab_size)));
+    rows.push((
+        "audio",
+        format!(
+            "{} Hz, {} mel bins, window {} and hop {} samples, normalised {}",
+            mel.sample_rate, mel.n_mels, mel.win_length, mel.hop_length, mel.normalize
+        ),
+    ));
+    if !info.languages.is_empty() {
+        rows.push(("languages", info.languages.join(", ")));
+    }
+    rows.push(("licence", or_none(&info.license)));
+    rows.extend(info.author.clone().map(|a| ("author", a)));
+    rows.extend(info.description.clone().map(|d| ("description", d)));
+    rows.iter().map(|(name, value)| format!("{name:<13} {}\n", clean(value).replace('\n', " "))).collect()
+}
+
+fn types(info: &ModelInfo) -> String {
+    let one = |(name, d): (&String, &conure::DtypeInfo)| {
+        format!("{name} ({} tensors, {})", d.tensors, megabytes(d.bytes))
+    };
+    info.dtypes.iter().map(one).collect::<Vec<_>>().join(", ")
+}

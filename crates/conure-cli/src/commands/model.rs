@@ -1,0 +1,96 @@
+//! Loading the model that a command names.
+
+use crate::args::ComputeArgs;
+use crate::failure::{Exit, Failure};
+use crate::output::shown;
+use conure::{Error, LoadOptions, SpeechModel};
+use std::path::Path;
+
+/// The name by which the embedded model is asked for.
+const EMBEDDED: &str = "embedded";
+
+/// Whether this means the model in the program.
+pub fn is_embedded(path: Option<&Path>) -> bool {
+    path.is_none_or(|p| p.as_os_str() == EMBEDDED && !p.exists())
+}
+
+/// The model at `path`, or the embedded one.
+///
+/// # Errors
+/// Why it cannot be used.
+pub fn load(path: Option<&Path>, compute: &ComputeArgs) -> Result<SpeechModel, Failure> {
+    let options =
+        LoadOptions { device: compute.device(), threads: compute.threads, ..LoadOptions::default() };
+    let path = path.filter(|p| !is_embedded(Some(p)));
+    let loaded = match path {
+        Some(path) => SpeechModel::load_with(path, &options),
+        None => SpeechModel::embedded(&options),
+    };
+    loaded.map_err(|error| {
+        let what = match (&error, path) {
+            (Error::Device(_), _) => "cannot use the device".to_owned(),
+            (_, Some(path)) => format!("cannot load the model {}", shown(path)),
+            (_, None) => "cannot load the embedded model".to_owned(),
+        };
+        let failure = Failure::new(what).because(error);
+        match path.and_then(advice) {
+            Some(advice) => failure.advice(advice),
+            None => failure,
+        }
+    })
+}
+
+/// What to do about a model that cannot be loaded, where that can be told from its path.
+fn advice(path: &Path) -> Option<String> {
+    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
+    if path.is_dir() || matches!(extension.as_str(), "nemo" | "safetensors") {
+        return Some(format!("convert it first: conure convert {} model.gguf", shown(path)));
+    }
+    (!path.exists())
+        .then(|| "give the path of a GGUF file, or leave the model out to use the embedded one".to_owned())
+}
+
+/// A failure of a run: an interruption, or `what` and why.
+pub fn failed(what: impl Into<String>, error: Error) -> Failure {
+    if error.is_cancelled() { Failure::interrupted() } else { Failure::new(what).because(error) }
+}
+
+/// Runs `work`, whose panic, which would be a fault of this program, becomes a failure of this one piece of work.
+///
+/// # Errors
+/// Those of `work`.
+pub fn contained<T>(what: &str, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        Err(Failure::new(what).reason("a fault in this program (see above)").advice("please report it"))
+    })
+}
+
+/// Whether the user stopped the program.
+pub fn interrupted(failure: &Failure) -> bool {
+    failure.exit() == Exit::Interrupted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_a_failure_of_its_file() {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let result: Result<(), Failure> = contained("cannot transcribe a.wav", || panic!("oh"));
+        std::panic::set_hook(hook);
+        assert_eq!(result.unwrap_err().exit(), Exit::Failed);
+        assert_eq!(contained("x", || Ok(3)).unwrap(), 3);
+    }
+
+    #[test]
+    fn advice_fits_the_path() {
+        assert!(advice(Path::new("a.nemo")).unwrap().contains("conure convert a.nemo"));
+        assert!(advice(Path::new(".")).unwrap().contains("convert"));
+        assert!(advice(Path::new("not-there.gguf")).unwrap().contains("GGUF"));
+        assert_eq!(advice(Path::new("Cargo.toml")), None);
+        assert!(is_embedded(None) && is_embedded(Some(Path::new("embedded"))));
+        assert!(!is_embedded(Some(Path::new("Cargo.toml"))));
+    }
+}

@@ -1,0 +1,190 @@
+//! `conure transcribe`.
+
+use super::model;
+use crate::args::{DecoderArg, TranscribeArgs, is_stdin};
+use crate::failure::{Exit, Failure};
+use crate::output::{note, shown, to_file, to_stdout, warning};
+use crate::progress::Progress;
+use crate::targets::{Targets, targets};
+use conure::audio::Mix;
+use conure::format::{self, FormatOptions};
+use conure::{
+    AudioOptions, AudioSource, DecodeOptions, Decoder, RecogniseOptions, SpeechModel, TranscribeOptions,
+    Transcript,
+};
+use std::io::IsTerminal;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Transcribes every file; one that fails does not stop the others.
+///
+/// # Errors
+/// What keeps all files from being transcribed: a model that cannot be loaded, arguments that make no sense.
+pub fn run(args: &TranscribeArgs, cancel: &Arc<AtomicBool>) -> Result<Exit, Failure> {
+    args.check().map_err(Failure::usage)?;
+    let inputs = args.inputs();
+    let targets = targets(&inputs, args.output.output_dir.as_deref(), &args.formats())?;
+    let job = Job {
+        model: model::load(args.model(), &args.compute)?,
+        audio: audio_options(args),
+        options: transcribe_options(args, cancel),
+        format: format_options(args),
+        targets,
+    };
+    if !args.quiet {
+        announce(&job.model, model::is_embedded(args.model()));
+    }
+    let progress = Progress::new(args);
+    let mut failures = Vec::new();
+    for (index, input) in inputs.iter().enumerate() {
+        let shown = shown(input);
+        let bar = progress.file(index, &shown);
+        let done = model::contained(&format!("cannot transcribe {shown}"), || job.transcribe(input));
+        // The bar goes before anything is printed.
+        match &done {
+            Ok(transcript) => bar.done(transcript.duration),
+            Err(failure) => bar.failed(&failure.summary()),
+        }
+        match done.and_then(|transcript| job.deliver(index, &shown, &transcript, args.quiet)) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(failure) if model::interrupted(&failure) => return Err(failure),
+            Err(failure) => {
+                failure.print();
+                failures.push(shown);
+            }
+        }
+    }
+    if failures.is_empty() {
+        return Ok(Exit::Success);
+    }
+    if inputs.len() > 1 {
+        warning(&format!("{} of {} files failed: {}", failures.len(), inputs.len(), failures.join(", ")));
+    }
+    Ok(Exit::Failed)
+}
+
+/// What is the same for every file.
+struct Job {
+    model: SpeechModel,
+    audio: AudioOptions,
+    options: TranscribeOptions,
+    format: FormatOptions,
+    targets: Targets,
+}
+
+impl Job {
+    fn transcribe(&self, input: &Path) -> Result<Transcript, Failure> {
+        let what = || format!("cannot transcribe {}", shown(input));
+        self.model
+            .transcribe_file(source(input)?, &self.audio, &self.options)
+            .map_err(|error| model::failed(what(), error))
+    }
+
+    /// Writes a transcript where it belongs. `false`: nobody reads standard output any more.
+    fn deliver(
+        &self,
+        index: usize,
+        shown: &str,
+        transcript: &Transcript,
+        quiet: bool,
+    ) -> Result<bool, Failure> {
+        for text in &transcript.warnings {
+            warning(&format!("{shown}: {text}"));
+        }
+        if transcript.text.is_empty() && !quiet {
+            note(&format!("{shown}: no words in {:.2} s of audio", transcript.duration));
+        }
+        match &self.targets {
+            Targets::Stdout(format) => to_stdout(|out| format::write(transcript, *format, &self.format, out)),
+            Targets::Files(files) => {
+                for (format, path) in files.get(index).into_iter().flatten() {
+                    to_file(path, |out| format::write(transcript, *format, &self.format, out)).map_err(
+                        |e| Failure::new(format!("cannot write {}", crate::output::shown(path))).because(e),
+                    )?;
+                }
+                Ok(true)
+            }
+        }
+    }
+}
+
+/// What an input is read from.
+///
+/// # Errors
+/// If it is standard input and a person types there.
+pub fn source(input: &Path) -> Result<AudioSource, Failure> {
+    if !is_stdin(input) {
+        return Ok(AudioSource::path(input));
+    }
+    let stdin = std::io::stdin();
+    if stdin.is_terminal() {
+        return Err(Failure::usage("standard input is a terminal")
+            .advice("pipe audio into it: ffmpeg -i FILE -f wav - | conure transcribe -"));
+    }
+    Ok(AudioSource::reader("standard input", stdin))
+}
+
+fn audio_options(args: &TranscribeArgs) -> AudioOptions {
+    let input = &args.input;
+    AudioOptions {
+        decode: DecodeOptions { raw: input.raw, strict: input.strict, ..DecodeOptions::default() },
+        mix: input.channel.map_or(Mix::All, Mix::Channel),
+        start: input.start.unwrap_or(0.0),
+        duration: input.duration,
+    }
+}
+
+fn transcribe_options(args: &TranscribeArgs, cancel: &Arc<AtomicBool>) -> TranscribeOptions {
+    let recognition = &args.recognition;
+    TranscribeOptions {
+        recognise: RecogniseOptions {
+            decoder: match recognition.decoder {
+                DecoderArg::Auto => Decoder::Auto,
+                DecoderArg::Ctc => Decoder::Ctc,
+                DecoderArg::Rnnt => Decoder::Rnnt,
+                DecoderArg::Tdt => Decoder::Tdt,
+            },
+            language: recognition.language.clone().filter(|l| !l.is_empty()),
+            local_attention: recognition.local_attention,
+            cancel: Some(cancel.clone()),
+        },
+        tokens: args.output.tokens,
+        tight_words: recognition.tight_words,
+        segment_gap: recognition.silence_gap,
+    }
+}
+
+fn format_options(args: &TranscribeArgs) -> FormatOptions {
+    let output = &args.output;
+    let watched = output.output_dir.is_none() && std::io::stdout().is_terminal();
+    FormatOptions {
+        timestamps: output.timestamps || output.word_timestamps || (watched && !output.no_timestamps),
+        max_words: if output.word_timestamps { Some(1) } else { output.max_words },
+        max_duration: output.max_duration,
+        highlight_words: output.highlight_words,
+    }
+}
+
+/// Says which model runs on what, and for the embedded one how to get a better one.
+fn announce(model: &SpeechModel, embedded: bool) {
+    let (info, cpu) = (model.info(), model.recogniser().cpu());
+    let types: Vec<&str> = info.dtypes.keys().map(String::as_str).collect();
+    note(&format!(
+        "{} ({}; weights {}) on cpu ({}, {} threads)",
+        crate::output::clean(info.name.as_deref().unwrap_or(&info.file)),
+        info.decoders.join(", "),
+        types.join(" and "),
+        cpu.isa(),
+        cpu.threads().count(),
+    ));
+    if embedded {
+        note(
+            "this is the small English model in the program, not a good general recogniser. For a full-size one, \
+             download the .nemo file of an NVIDIA Parakeet model, such as nvidia/parakeet-tdt-0.6b-v2 on Hugging Face, \
+             and convert it:\n  conure convert parakeet-tdt-0.6b-v2.nemo parakeet.gguf\n  conure transcribe -m \
+             parakeet.gguf FILE",
+        );
+    }
+}

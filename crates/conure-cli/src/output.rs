@@ -1,0 +1,114 @@
+//! The two ways out of the program: results to standard output, everything else to standard error.
+
+use crate::failure::Failure;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::Path;
+
+/// Writes results to standard output.
+///
+/// A reader that has gone (`conure ... | head -1`) is no error: the rest of the output has nobody to go to.
+///
+/// # Errors
+/// Any other failure of `write` or of standard output. `Ok(false)`: the reader has gone.
+pub fn to_stdout(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<bool, Failure> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    match write(&mut out).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {
+            // What is still in the buffer must not be tried again when it is dropped.
+            let _ = out.into_parts();
+            Ok(false)
+        }
+        Err(e) => {
+            let _ = out.into_parts();
+            Err(Failure::new("cannot write to standard output").because(e))
+        }
+    }
+}
+
+/// Writes `path` through a file beside it, so that it is there whole or not at all.
+///
+/// # Errors
+/// What `write` or the file system says.
+pub fn to_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}.part", std::process::id()));
+    let part = path.with_file_name(name);
+    let attempt = || -> io::Result<()> {
+        let mut out = BufWriter::new(std::fs::File::create(&part)?);
+        write(&mut out)?;
+        out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        std::fs::rename(&part, path)
+    };
+    attempt().inspect_err(|_| {
+        let _ = std::fs::remove_file(&part);
+    })
+}
+
+/// Whether colours are wanted on standard error.
+pub fn colours() -> bool {
+    let set = |name| std::env::var_os(name).is_some_and(|v| !v.is_empty());
+    io::stderr().is_terminal() && !set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
+}
+
+/// A line on standard error. If that is closed there is nobody to tell.
+pub fn to_stderr(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// `word:` in colour, then the text.
+pub fn labelled(label: &str, colour: u8, text: &str) -> String {
+    if colours() { format!("\x1b[1;{colour}m{label}:\x1b[0m {text}") } else { format!("{label}: {text}") }
+}
+
+/// Something good to know.
+pub fn note(text: &str) {
+    to_stderr(&labelled("note", 36, text));
+}
+
+/// Something that may have cost words.
+pub fn warning(text: &str) {
+    to_stderr(&labelled("warning", 33, text));
+}
+
+/// A path for messages: what could break the line or the terminal is escaped.
+pub fn shown(path: &Path) -> String {
+    clean(&path.display().to_string())
+}
+
+/// A text for messages, its control characters escaped.
+pub fn clean(text: &str) -> String {
+    text.chars()
+        .flat_map(|c| {
+            let escaped = c.is_control() && c != '\n';
+            let plain = (!escaped).then_some(c);
+            plain.into_iter().chain(escaped.then(|| c.escape_debug()).into_iter().flatten())
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_there_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.txt");
+        to_file(&path, |out| out.write_all(b"one")).unwrap();
+        let failed = to_file(&path, |out| {
+            out.write_all(b"two")?;
+            Err(io::Error::other("no"))
+        });
+        assert!(failed.is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"one");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn hostile_names_stay_readable() {
+        assert_eq!(clean("a\u{1b}[31m\tb ü"), "a\\u{1b}[31m\\tb ü");
+        assert_eq!(shown(Path::new("x\u{7}.wav")), "x\\u{7}.wav");
+    }
+}

@@ -1,0 +1,145 @@
+//! The other commands as a user meets them.
+
+mod common;
+
+use common::{conure, conure_with, root, run, speech};
+
+fn json(args: &[&str]) -> serde_json::Value {
+    let ran = conure_with(args);
+    assert_eq!(ran.code, Some(0), "{args:?}: {}", ran.stderr);
+    serde_json::from_str(&ran.stdout).unwrap()
+}
+
+#[test]
+fn info_shows_the_embedded_model_with_its_sources() {
+    let info = json(&["info", "--json"]);
+    assert_eq!(info["decoders"], serde_json::json!(["tdt", "ctc"]));
+    assert_eq!((info["architecture"].as_str(), info["license"].as_str()), (Some("parakeet"), Some("MIT OR Apache-2.0")));
+    assert_eq!((info["encoder"]["d_model"].as_u64(), info["tokenizer"]["vocab_size"].as_u64()), (Some(192), Some(256)));
+    let text = conure_with(["info"]).stdout;
+    for part in ["parakeet-tiny-en", "Common Voice", "CC BY-SA 3.0", "12 layers", "durations 0 1 2 3 4", "80 mel"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn info_of_a_file() {
+    for (model, decoders, languages) in
+        [("ctc80.gguf", vec!["ctc"], 0), ("rnnt80.gguf", vec!["rnnt"], 0), ("tdt128.gguf", vec!["tdt"], 0)]
+    {
+        let path = root().join("tests/data/oracle").join(model);
+        let info = json(&["info", path.to_str().unwrap(), "--json"]);
+        assert_eq!(info["decoders"], serde_json::json!(decoders), "{model}");
+        assert_eq!(info["languages"].as_array().unwrap().len(), languages, "{model}");
+    }
+    let ran = conure_with(["info", "not-there.gguf"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
+}
+
+#[test]
+fn devices_are_listed() {
+    let devices = json(&["devices", "--json"]);
+    let cpu = &devices.as_array().unwrap()[0];
+    assert_eq!((cpu["name"].as_str(), cpu["available"].as_bool()), (Some("cpu"), Some(true)));
+    assert!(cpu["capabilities"].as_array().unwrap().contains(&"scalar".into()));
+    let text = conure_with(["devices"]).stdout;
+    assert!(text.starts_with("cpu: ") && text.contains("threads"), "{text}");
+}
+
+#[test]
+fn a_converted_model_transcribes() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = dir.path().join("m.gguf");
+    let nemo = root().join("tests/data/oracle/hybrid_tdt80.nemo");
+    let ran = run(conure().arg("convert").args([&nemo, &output]).args(["--dtype", "f32", "--name", "mine"]));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{}", ran.stderr);
+    assert!(ran.stderr.contains("hybrid_tdt_ctc") && ran.stderr.contains("m.gguf"), "{}", ran.stderr);
+    assert_eq!(json(&["info", output.to_str().unwrap(), "--json"])["name"], "mine");
+    let before = std::fs::read(&output).unwrap();
+    let failed = run(conure().arg("convert").arg(root().join("README.md")).arg(&output));
+    assert_eq!((failed.code, failed.stdout.as_str()), (Some(1), ""));
+    assert!(failed.stderr.contains("cannot convert"), "{}", failed.stderr);
+    assert_eq!(std::fs::read(&output).unwrap(), before, "a failed conversion leaves the file that was there");
+    let ran = run(conure().args(["transcribe", "-q", "-m"]).arg(&output).arg(speech()));
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let expected: serde_json::Value = serde_json::from_str(
+        &std::fs::read_to_string(root().join("tests/data/oracle/hybrid_tdt80.json")).unwrap(),
+    )
+    .unwrap();
+    assert!(!ran.stdout.trim().is_empty() && expected.is_object());
+}
+
+#[test]
+fn captures_are_saved_frames_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = dir.path().join("x.safetensors");
+    let list = conure_with(["capture", "embedded", "--list"]);
+    let names: Vec<&str> = list.stdout.lines().collect();
+    for name in ["log_mel", "subsampling", "encoder.layers.0", "encoder.layers.11.conv", "encoder", "ctc.log_probs"] {
+        assert!(names.contains(&name), "{name}: {names:?}");
+    }
+    let mut command = conure();
+    command.args(["capture", "embedded"]).arg(speech());
+    command.args(["--node", "log_mel", "encoder", "-n", "joint.logits", "-o"]).arg(&output);
+    let ran = run(&mut command);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{}", ran.stderr);
+    let bytes = std::fs::read(&output).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let shape = |name: &str| file.tensor(name).unwrap().shape().to_vec();
+    // 118,960 samples: a frame every 160, and eight of those make one of the encoder's
+    assert_eq!((shape("log_mel"), shape("encoder")), (vec![743, 80], vec![93, 192]));
+    assert_eq!(shape("joint.logits").last(), Some(&262));
+    let ran = run(conure().args(["capture", "embedded"]).arg(speech()).args(["-n", "nope", "-o"]).arg(&output));
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stderr.contains("nope") && ran.stderr.contains("--list"), "{}", ran.stderr);
+    assert_eq!(std::fs::read(&output).unwrap(), bytes);
+}
+
+#[test]
+fn completions_for_every_shell() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let ran = conure_with(["completions", shell]);
+        assert_eq!(ran.code, Some(0));
+        assert!(ran.stdout.contains("transcribe") && ran.stdout.contains("output-format"), "{shell}");
+    }
+}
+
+#[test]
+fn version_and_help_go_to_standard_output() {
+    let ran = conure_with(["--version"]);
+    assert_eq!((ran.code, ran.stdout), (Some(0), format!("conure {}\n", env!("CARGO_PKG_VERSION"))));
+    let help = conure_with(["--help"]);
+    assert_eq!((help.code, help.stderr.as_str()), (Some(0), ""));
+    for command in ["transcribe", "convert", "info", "devices", "capture", "completions"] {
+        assert!(help.stdout.contains(command), "{command}");
+    }
+}
+
+/// The long options that `--help` of a command names.
+fn options(help: &str) -> Vec<String> {
+    let long = |line: &str| -> Option<String> {
+        let at = line.trim_start();
+        let at = if at.starts_with("--") { Some(at) } else { at.starts_with('-').then(|| at.split(", ").nth(1)).flatten() };
+        let name: String = at?.strip_prefix("--")?.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
+        Some(format!("--{name}"))
+    };
+    help.lines().filter_map(long).filter(|o| !matches!(o.as_str(), "--help" | "--version")).collect()
+}
+
+#[test]
+fn the_guide_names_every_option_and_no_other() {
+    let guide = std::fs::read_to_string(root().join("docs/command-line.md")).unwrap();
+    for command in ["transcribe", "convert", "info", "devices", "capture"] {
+        let help = conure_with([command, "--help"]).stdout;
+        let options = options(&help);
+        assert!(!options.is_empty(), "{command}: {help}");
+        let section = guide.split("\n## ").find(|s| s.starts_with(&format!("{command}\n"))).unwrap();
+        for option in &options {
+            assert!(section.contains(option.as_str()), "docs/command-line.md does not name {command} {option}");
+        }
+        let words = section.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+        for word in words.filter(|w| w.starts_with("--") && w.len() > 2) {
+            assert!(options.iter().any(|o| o == word), "{command} has no {word}; docs/command-line.md says so");
+        }
+    }
+}
