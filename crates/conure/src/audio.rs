@@ -110,7 +110,8 @@ pub fn read(source: AudioSource, sample_rate: u32, options: &AudioOptions) -> Re
     let rate = stream.sample_rate();
     let fail = |kind| Error::Audio(AudioError::new(&name, kind));
     let downmix = Downmix::new(stream.layout(), options.mix).map_err(fail)?;
-    let mut resampler = Resampler::new(rate, sample_rate).map_err(|e| Error::Samples(format!("{name}: {e}")))?;
+    let mut resampler =
+        Resampler::new(rate, sample_rate).map_err(|e| Error::Samples(format!("{name}: {e}")))?;
     let frames = |seconds: f64| (seconds.max(0.0) * f64::from(rate)).round() as u64;
     let begin = frames(options.start);
     let end = options.duration.map_or(u64::MAX, |d| begin.saturating_add(frames(d)));

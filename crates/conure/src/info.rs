@@ -123,7 +123,12 @@ pub struct PreprocessorInfo {
 }
 
 impl ModelInfo {
-    pub(crate) fn new(file: &GgufFile, name: &str, config: &ParakeetConfig, decoders: Vec<String>) -> ModelInfo {
+    pub(crate) fn new(
+        file: &GgufFile,
+        name: &str,
+        config: &ParakeetConfig,
+        decoders: Vec<String>,
+    ) -> ModelInfo {
         let text = |key: &str| file.meta().opt_str(key).ok().flatten().map(str::to_owned);
         let mut dtypes: BTreeMap<String, DtypeInfo> = BTreeMap::new();
         let mut parameters = 0u64;

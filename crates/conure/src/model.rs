@@ -7,7 +7,7 @@ use conure_device::map::MappedFile;
 use conure_gguf::GgufFile;
 use conure_kernels::Cpu;
 use conure_speech::result::Transcript;
-use conure_speech::{Recogniser, RecogniseOptions, SpeechError, TranscribeOptions, shift};
+use conure_speech::{RecogniseOptions, Recogniser, SpeechError, TranscribeOptions, shift};
 use conure_tensor::Tensor;
 use std::path::Path;
 use std::sync::Arc;
