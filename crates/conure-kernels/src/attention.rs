@@ -7,7 +7,7 @@
 
 use crate::buffer::{Carve, SharedMut, with_scratch};
 use crate::isa::{Kernel, dispatch};
-use crate::simd::{F32Panel, MAX_PANEL, MAX_TILE_ROWS, Simd, TILE_K, TILE_STRIDE, exp, pack_columns};
+use crate::simd::{F32Panel, MAX_PANEL, MAX_TILE_ROWS, Simd, TILE_K, TILE_STRIDE, pack_columns};
 use crate::{Cpu, Result, check};
 
 const NAME: &str = "rel_pos_attention";
@@ -338,9 +338,11 @@ impl Task<'_> {
             let (u, v) = (&bias_u[self.head * dk..][..dk], &bias_v[self.head * dk..][..dk]);
             let content = &mut scratch.q_content[r * TILE_STRIDE..][..dk];
             let position = &mut scratch.q_position[r * TILE_STRIDE..][..dk];
-            for d in 0..dk {
-                content[d] = q[d] + u[d];
-                position[d] = q[d] + v[d];
+            for ((c, q), u) in content.iter_mut().zip(q).zip(u) {
+                *c = q + u;
+            }
+            for ((p, q), v) in position.iter_mut().zip(q).zip(v) {
+                *p = q + v;
             }
         }
         // Row r and key j (relative) meet position column j + shift - r of the packed window.
@@ -372,7 +374,7 @@ impl Task<'_> {
             let sums = &mut scratch.sums[row * padded(dk)..][..padded(dk)];
             softmax_step(
                 s,
-                1.0 / (dk as f32).sqrt(),
+                std::f32::consts::LOG2_E / (dk as f32).sqrt(),
                 range,
                 scores,
                 shifted,
@@ -419,7 +421,7 @@ struct Range {
     hi: usize,
 }
 
-/// Turns a row's scores into exponentials (0 where masked) and takes the running maximum, total and sums along.
+/// Turns a row's scores into `2^(scale * (score - largest))` (0 where masked) and takes the running maximum, total and sums along.
 #[allow(clippy::too_many_arguments)]
 #[inline(always)]
 fn softmax_step<S: Simd>(
@@ -437,35 +439,49 @@ fn softmax_step<S: Simd>(
         scores[from..to].fill(0.0);
         return;
     }
-    let factor = s.splat(scale);
-    for j in (from..to).step_by(S::LANES) {
-        // SAFETY: from and to are multiples of the panel, so j + LANES <= to, which both rows reach.
-        unsafe {
-            let sum = s.add(s.load(scores.as_ptr().add(j)), s.load(shifted.as_ptr().add(j - from)));
-            s.store(scores.as_mut_ptr().add(j), s.mul(sum, factor));
+    // One accumulator for each vector of a panel: the order of sums does not depend on `from`.
+    let vectors = S::PANEL / S::LANES;
+    let whole = lo <= from && hi >= to;
+    let mut max = [s.splat(f32::NEG_INFINITY); 4];
+    for j in (from..to).step_by(S::PANEL) {
+        for v in 0..vectors {
+            let j = j + v * S::LANES;
+            // SAFETY: from and to are multiples of the panel, so j + LANES <= to, which both rows reach.
+            unsafe {
+                let sum = s.add(s.load(scores.as_ptr().add(j)), s.load(shifted.as_ptr().add(j - from)));
+                s.store(scores.as_mut_ptr().add(j), sum);
+                max[v] = s.max(sum, max[v]);
+            }
         }
     }
-    scores[from..lo.max(from)].fill(f32::NEG_INFINITY);
-    scores[hi.min(to)..to].fill(f32::NEG_INFINITY);
-    let mut max = s.splat(*largest);
-    for j in (from..to).step_by(S::LANES) {
-        // SAFETY: as above.
-        max = s.max(unsafe { s.load(scores.as_ptr().add(j)) }, max);
+    if !whole {
+        scores[from..lo.max(from)].fill(f32::NEG_INFINITY);
+        scores[hi.min(to)..to].fill(f32::NEG_INFINITY);
+        max = [s.splat(f32::NEG_INFINITY); 4];
+        for j in (from..to).step_by(S::LANES) {
+            // SAFETY: as above.
+            max[0] = s.max(unsafe { s.load(scores.as_ptr().add(j)) }, max[0]);
+        }
     }
-    let max = s.max_lane(max);
-    // e^(old - new) for what is already summed; 0 at the first block, where old is -infinity.
-    let correction = if *largest == max { 1.0 } else { (*largest - max).exp() };
+    let max = s.max_lane(s.max(s.max(max[0], max[1]), s.max(max[2], max[3])));
+    let max = if max > *largest { max } else { *largest };
+    // 2^(scale * (old - new)) for what is already summed; 0 at the first block, where old is -infinity.
+    let correction = if *largest == max { 1.0 } else { ((*largest - max) * scale).exp2() };
     *largest = max;
-    let shift = s.splat(max);
-    let mut sum = s.splat(0.0);
-    for j in (from..to).step_by(S::LANES) {
-        // SAFETY: as above.
-        unsafe {
-            let e = exp(s, s.sub(s.load(scores.as_ptr().add(j)), shift));
-            s.store(scores.as_mut_ptr().add(j), e);
-            sum = s.add(sum, e);
+    let (factor, shift) = (s.splat(scale), s.splat(-max * scale));
+    let mut sum = [s.splat(0.0); 4];
+    for j in (from..to).step_by(S::PANEL) {
+        for v in 0..vectors {
+            let j = j + v * S::LANES;
+            // SAFETY: as above.
+            unsafe {
+                let e = s.exp2_nonpositive(s.fma(s.load(scores.as_ptr().add(j)), factor, shift));
+                s.store(scores.as_mut_ptr().add(j), e);
+                sum[v] = s.add(sum[v], e);
+            }
         }
     }
+    let sum = s.add(s.add(sum[0], sum[1]), s.add(sum[2], sum[3]));
     *total = *total * correction + s.sum(sum);
     if correction != 1.0 {
         let correction = s.splat(correction);

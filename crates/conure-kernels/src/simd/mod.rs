@@ -108,6 +108,12 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn recip(self, x: Self::V) -> Self::V {
         self.div(self.splat(1.0), x)
     }
+    /// `2^t` for `t <= 0` within 3 ulp: exactly 1 at 0, 0 at -infinity (and where the result is under 2e-38, possibly), NaN
+    /// for NaN.
+    #[inline(always)]
+    fn exp2_nonpositive(self, t: Self::V) -> Self::V {
+        math::exp2_nonpositive(self, t)
+    }
     /// Writes four columns of `LANES` rows, the rows `stride` apart at `src`, as four vectors, `dst_stride` apart.
     ///
     /// # Safety
@@ -164,6 +170,12 @@ pub(crate) unsafe fn pack_columns<S: Simd>(
             let whole = c + S::LANES <= rows;
             let mut i = 0;
             while whole && i < fours {
+                if i % 16 == 0 {
+                    // The next group of rows: strided rows are not fetched ahead by themselves.
+                    for r in S::LANES..2 * S::LANES {
+                        s.prefetch(from.wrapping_add(r * stride + i));
+                    }
+                }
                 s.transpose4(from.add(i), stride, dst.add(i * S::PANEL + c), S::PANEL);
                 i += 4;
             }
