@@ -218,7 +218,7 @@ fn checkpoints() {
             "checksum",
             with_weights(|w| {
                 let mut e = unzip(w);
-                let last = e.iter_mut().filter(|(n, _)| n.contains("/data/")).next_back().unwrap();
+                let last = e.iter_mut().rfind(|(n, _)| n.contains("/data/")).unwrap();
                 last.1[0] ^= 1;
                 let marker = last.1.clone();
                 let mut bytes = zip(&e, Stored);
