@@ -234,3 +234,43 @@ fn progress_attribution_and_cancelling() {
         ConvertOptions { general: vec![("parakeet.arch".into(), "x".into())], ..Default::default() };
     assert!(convert(&data("ctc80.nemo"), &out, &options).is_err());
 }
+
+/// Large models come in shards with an index; older ones keep the feature extractor in a file of its own.
+#[test]
+fn shards_and_the_old_processor_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("hf-tdt");
+    std::fs::create_dir(&folder).unwrap();
+    for f in ["config.json", "tokenizer.json"] {
+        std::fs::copy(data("hf-tdt").join(f), folder.join(f)).unwrap();
+    }
+    let processor: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(data("hf-tdt").join("processor_config.json")).unwrap())
+            .unwrap();
+    std::fs::write(folder.join("preprocessor_config.json"), processor["feature_extractor"].to_string())
+        .unwrap();
+    let bytes = std::fs::read(data("hf-tdt").join("model.safetensors")).unwrap();
+    let all = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let mut index = serde_json::Map::new();
+    for shard in 0..3 {
+        let file = format!("model-{shard}-of-3.safetensors");
+        let part: Vec<_> = all
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| i % 3 == shard)
+            .map(|(_, (n, t))| (n.to_owned(), t))
+            .collect();
+        index.extend(part.iter().map(|(n, _)| (n.clone(), file.clone().into())));
+        std::fs::write(folder.join(&file), safetensors::serialize(part, None).unwrap()).unwrap();
+    }
+    let index = serde_json::json!({ "metadata": {}, "weight_map": index });
+    std::fs::write(folder.join("model.safetensors.index.json"), index.to_string()).unwrap();
+
+    let out = dir.path().join("out.gguf");
+    let options = ConvertOptions { dtype: TargetType::F32, ..Default::default() };
+    convert(&folder, &out, &options).unwrap();
+    let theirs = GgufFile::open(data("tdt128.gguf")).unwrap();
+    let ours = GgufFile::open(&out).unwrap();
+    assert_same_keys("hf-tdt", &ours, &theirs, &[]);
+    assert_same_tensors("hf-tdt", &ours, &theirs);
+}
