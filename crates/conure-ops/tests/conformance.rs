@@ -297,3 +297,16 @@ fn a_wrong_kernel_would_be_seen() {
     memory.words[0] = 0;
     assert!(!memory.intact());
 }
+
+#[test]
+fn an_id_outside_the_table_is_an_error_and_not_a_row() {
+    let case = Case::new("", conure_ops::Embedding)
+        .with(conure_ops::cases::Input::i32(&[2], &[1, 9]))
+        .with(conure_ops::cases::Input::weight(DType::F32, &[3, 4]));
+    let outputs = output_types(&case, &types_of(&case));
+    let cpu = &cpus()[0][0];
+    let variant = Variant { packed: false, in_place: None, aligned: true };
+    let kernel = case.op.cpu().unwrap();
+    let error = run(&case, kernel, cpu, &case.tensors().unwrap(), &outputs, variant).unwrap_err();
+    assert_eq!(error, "embedding: id 9 is outside the table of 3 rows (and is not -1, the row of zeros)");
+}

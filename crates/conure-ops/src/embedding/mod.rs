@@ -69,3 +69,18 @@ impl Op for Embedding {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::row_of;
+
+    #[test]
+    fn ids_outside_the_table_are_errors() {
+        assert_eq!(row_of(-1, 5), Ok(None));
+        assert_eq!(row_of(4, 5), Ok(Some(4)));
+        for id in [5, -2, i32::MAX, i32::MIN] {
+            let error = row_of(id, 5).unwrap_err().to_string();
+            assert!(error.contains(&format!("id {id} ")) && error.contains("5 rows"), "{error}");
+        }
+    }
+}
