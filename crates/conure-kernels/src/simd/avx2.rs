@@ -141,5 +141,5 @@ impl Simd for Avx2 {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
 
-    super::tile_method!(2; 1, 2, 3, 4, 5, 6);
+    super::tile_method!(#[target_feature(enable = "avx2,fma,f16c")] Avx2, 2; 1, 2, 3, 4, 5, 6);
 }

@@ -134,5 +134,5 @@ impl Simd for Neon {
         }
     }
 
-    super::tile_method!(4; 1, 2, 3, 4, 5, 6);
+    super::tile_method!(#[target_feature(enable = "neon")] Neon, 4; 1, 2, 3, 4, 5, 6);
 }

@@ -130,5 +130,5 @@ impl Simd for Scalar {
     #[inline(always)]
     fn prefetch(self, _p: *const f32) {}
 
-    super::tile_method!(2; 1, 2, 3, 4);
+    super::tile_method!(#[inline(never)] Scalar, 2; 1, 2, 3, 4);
 }

@@ -201,9 +201,10 @@ pub(crate) unsafe fn tile_fixed<S: Simd, W: Weights, const R: usize, const P: us
     }
 }
 
-/// Implements [`Simd::tile`] with `$vecs` vectors a row, for the row counts listed.
+/// Implements [`Simd::tile`] for `$simd` with `$vecs` vectors a row, for the row counts listed. Each size is a function of
+/// its own, compiled once for all kernels (inlined, the tiles would be most of the crate).
 macro_rules! tile_method {
-    ($vecs:literal; $($rows:literal),+) => {
+    ($(#[$features:meta])? $simd:ident, $vecs:literal; $($rows:literal),+) => {
         #[inline(always)]
         unsafe fn tile<W: $crate::simd::Weights>(
             self,
@@ -217,23 +218,34 @@ macro_rules! tile_method {
             accumulate: bool,
         ) {
             use $crate::simd::tile::{panels_at_once, tile_fixed};
+
+            /// # Safety
+            /// As [`tile_fixed`].
+            $(#[$features])?
+            unsafe fn sized<W: $crate::simd::Weights, const R: usize, const P: usize>(
+                a: *const f32,
+                b: W,
+                k: usize,
+                c: *mut f32,
+                ldc: usize,
+                accumulate: bool,
+            ) {
+                // SAFETY: the contract.
+                unsafe { tile_fixed::<$simd, W, R, P, $vecs>($simd, a, b, k, c, ldc, accumulate) }
+            }
+
             debug_assert!((1..=Self::TILE_ROWS).contains(&rows) && k <= $crate::simd::TILE_K);
             debug_assert!(panels == 1 || panels == panels_at_once(rows));
+            // SAFETY (all arms): the contract is the same; a value of this type exists only where its instructions do.
             match rows {
                 $(
-                    // SAFETY: the contract is the same.
-                    $rows if panels == 1 => unsafe {
-                        tile_fixed::<Self, W, $rows, 1, $vecs>(self, a, b, k, c, ldc, accumulate)
-                    },
+                    // SAFETY: as said.
+                    $rows if panels == 1 => unsafe { sized::<W, $rows, 1>(a, b, k, c, ldc, accumulate) },
                 )+
-                // SAFETY: as above.
-                1 => unsafe {
-                    tile_fixed::<Self, W, 1, { panels_at_once(1) }, $vecs>(self, a, b, k, c, ldc, accumulate)
-                },
-                // SAFETY: as above.
-                2 => unsafe {
-                    tile_fixed::<Self, W, 2, { panels_at_once(2) }, $vecs>(self, a, b, k, c, ldc, accumulate)
-                },
+                // SAFETY: as said.
+                1 => unsafe { sized::<W, 1, { panels_at_once(1) }>(a, b, k, c, ldc, accumulate) },
+                // SAFETY: as said.
+                2 => unsafe { sized::<W, 2, { panels_at_once(2) }>(a, b, k, c, ldc, accumulate) },
                 _ => {}
             }
         }
