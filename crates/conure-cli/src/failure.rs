@@ -53,11 +53,12 @@ impl Failure {
         Failure { exit: Exit::Interrupted, ..Failure::new("interrupted") }
     }
 
-    /// Adds an error and what caused it. Of errors that repeat their cause in their own text, the text is kept once.
+    /// Adds an error and what caused it. Of errors that repeat their cause in their own text, the text is kept once, and
+    /// a name that this failure already names is not named again.
     pub fn because(mut self, error: impl Error) -> Failure {
         let mut next: Option<&dyn Error> = Some(&error);
         while let Some(error) = next {
-            let text = error.to_string();
+            let text = without_name(&error.to_string(), &self.what).to_owned();
             if !self.because.iter().any(|b| b.contains(&text)) {
                 self.because.push(text);
             }
@@ -112,6 +113,12 @@ impl Failure {
     }
 }
 
+/// `text` without a `NAME: ` before it, if `what` ends with that name.
+fn without_name<'a>(text: &'a str, what: &str) -> &'a str {
+    let named = |&(at, _): &(usize, &str)| at > 0 && what.ends_with(&text[..at]);
+    text.match_indices(": ").find(named).map_or(text, |(at, separator)| &text[at + separator.len()..])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,6 +148,19 @@ mod tests {
             (Chain("plain", None), vec!["plain"]),
         ] {
             assert_eq!(Failure::new("x").because(error).because, expected);
+        }
+    }
+
+    #[test]
+    fn a_name_comes_once() {
+        for (text, what, expected) in [
+            ("a.wav: empty", "cannot transcribe a.wav", "empty"),
+            ("a: b.wav: empty", "cannot transcribe a: b.wav", "empty"),
+            ("b.wav: empty", "cannot transcribe a.wav", "b.wav: empty"),
+            (": x", "cannot", ": x"),
+            ("plain", "cannot", "plain"),
+        ] {
+            assert_eq!(without_name(text, what), expected);
         }
     }
 

@@ -9,12 +9,15 @@ mod progress;
 mod targets;
 
 use args::{Cli, Command};
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use failure::{Exit, Failure};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse_from(args::normalise(std::env::args_os())) {
+    let parsed = args::without_empty_variables(Cli::command())
+        .try_get_matches_from(args::normalise(std::env::args_os()))
+        .and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version go to standard output, mistakes to standard error; a closed one is no reason to fail.

@@ -22,7 +22,7 @@ pub enum Targets {
 /// # Errors
 /// Two inputs that would be written to one file, an input that would be overwritten, a folder that cannot be made.
 pub fn targets(inputs: &[PathBuf], dir: Option<&Path>, formats: &[OutputFormat]) -> Result<Targets, Failure> {
-    let Some(dir) = dir.filter(|d| !d.as_os_str().is_empty()) else {
+    let Some(dir) = dir else {
         return Ok(Targets::Stdout(formats.first().copied().unwrap_or(OutputFormat::Txt)));
     };
     let names = names(inputs)?;

@@ -172,6 +172,14 @@ pub struct CompletionsArgs {
     pub shell: clap_complete::Shell,
 }
 
+/// The command without the environment variables that are set to nothing: `CONURE_MODEL=` is no model, not one without a
+/// name.
+pub fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let empty = |name: &std::ffi::OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
+    let strip = |arg: clap::Arg| if arg.get_env().is_some_and(empty) { arg.env(None) } else { arg };
+    command.mut_subcommands(|sub| sub.mut_args(strip))
+}
+
 /// The arguments with `_` in the names of long options read as `-`: tools of this field differ in which they use.
 pub fn normalise(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut options = true;

@@ -66,6 +66,7 @@ pub enum ProgressArg {
 
 /// `conure transcribe`.
 #[derive(Debug, Args)]
+#[command(override_usage = "conure transcribe [OPTIONS] FILE...")]
 #[command(after_help = "Examples:\n  \
     conure transcribe speech.wav\n  \
     conure transcribe -m parakeet.gguf interview.mp3 --output-format srt > interview.srt\n  \
@@ -211,11 +212,6 @@ impl TranscribeArgs {
     /// Every input, in order.
     pub fn inputs(&self) -> Vec<PathBuf> {
         self.file.iter().chain(&self.files).cloned().collect()
-    }
-
-    /// The model asked for. An empty `CONURE_MODEL` is none.
-    pub fn model(&self) -> Option<&Path> {
-        self.model.as_deref().filter(|m| !m.as_os_str().is_empty())
     }
 
     /// The formats asked for, each once.

@@ -1,7 +1,7 @@
 //! Loading the model that a command names.
 
 use crate::args::ComputeArgs;
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 use crate::output::shown;
 use conure::{Error, LoadOptions, SpeechModel};
 use std::path::Path;
@@ -65,14 +65,10 @@ pub fn contained<T>(what: &str, work: impl FnOnce() -> Result<T, Failure>) -> Re
     })
 }
 
-/// Whether the user stopped the program.
-pub fn interrupted(failure: &Failure) -> bool {
-    failure.exit() == Exit::Interrupted
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::Exit;
 
     #[test]
     fn a_panic_is_a_failure_of_its_file() {

@@ -15,7 +15,7 @@ use conure::{
 use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Transcribes every file; one that fails does not stop the others.
 ///
@@ -26,14 +26,14 @@ pub fn run(args: &TranscribeArgs, cancel: &Arc<AtomicBool>) -> Result<Exit, Fail
     let inputs = args.inputs();
     let targets = targets(&inputs, args.output.output_dir.as_deref(), &args.formats())?;
     let job = Job {
-        model: model::load(args.model(), &args.compute)?,
+        model: model::load(args.model.as_deref(), &args.compute)?,
         audio: audio_options(args),
         options: transcribe_options(args, cancel),
         format: format_options(args),
         targets,
     };
     if !args.quiet {
-        announce(&job.model, model::is_embedded(args.model()));
+        announce(&job.model, model::is_embedded(args.model.as_deref()));
     }
     let progress = Progress::new(args);
     let mut failures = Vec::new();
@@ -41,6 +41,11 @@ pub fn run(args: &TranscribeArgs, cancel: &Arc<AtomicBool>) -> Result<Exit, Fail
         let shown = shown(input);
         let bar = progress.file(index, &shown);
         let done = model::contained(&format!("cannot transcribe {shown}"), || job.transcribe(input));
+        if cancel.load(Ordering::Relaxed) {
+            // Whatever it says: a read that was cut short is no fault of the file.
+            bar.failed("interrupted");
+            return Err(Failure::interrupted());
+        }
         // The bar goes before anything is printed.
         match &done {
             Ok(transcript) => bar.done(transcript.duration),
@@ -49,7 +54,6 @@ pub fn run(args: &TranscribeArgs, cancel: &Arc<AtomicBool>) -> Result<Exit, Fail
         match done.and_then(|transcript| job.deliver(index, &shown, &transcript, args.quiet)) {
             Ok(true) => {}
             Ok(false) => break,
-            Err(failure) if model::interrupted(&failure) => return Err(failure),
             Err(failure) => {
                 failure.print();
                 failures.push(shown);

@@ -17,7 +17,8 @@ pub fn speech() -> PathBuf {
 /// The program, in an environment without options of its own.
 pub fn conure() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_conure"));
-    for (name, _) in std::env::vars().filter(|(n, _)| n.starts_with("CONURE_") || n.starts_with("PARAKEET_")) {
+    for (name, _) in std::env::vars().filter(|(n, _)| n.starts_with("CONURE_") || n.starts_with("PARAKEET_"))
+    {
         command.env_remove(name);
     }
     command.timeout(std::time::Duration::from_secs(120));
