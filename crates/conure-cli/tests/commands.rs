@@ -1,4 +1,5 @@
 //! The other commands as a user meets them.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! Every command that README and guides show is run, and every file that they point to is there.
 #![cfg(unix)]
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! `conure transcribe` as a user meets it: what goes where, formats, exit codes, bad input.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

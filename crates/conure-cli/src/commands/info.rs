@@ -4,7 +4,7 @@ use super::{megabytes, model};
 use crate::args::{ComputeArgs, InfoArgs};
 use crate::failure::Failure;
 use crate::output::{clean, to_stdout};
-use conure::ModelInfo;
+use conure::{EncoderInfo, ModelInfo, TransducerInfo};
 
 /// Shows what a model is.
 ///
@@ -26,7 +26,7 @@ pub fn run(args: &InfoArgs) -> Result<(), Failure> {
 
 fn as_text(info: &ModelInfo) -> String {
     let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "not stated in the file".to_owned());
-    let (encoder, mel) = (&info.encoder, &info.preprocessor);
+    let mel = &info.preprocessor;
     let mut rows = vec![
         ("file", format!("{} ({})", info.file, megabytes(info.file_bytes))),
         ("name", or_none(&info.name)),
@@ -34,42 +34,13 @@ fn as_text(info: &ModelInfo) -> String {
         ("parameters", format!("{:.1} M", info.parameters as f64 / 1e6)),
         ("types", types(info)),
         ("decoders", info.decoders.join(", ")),
-        (
-            "encoder",
-            format!(
-                "{} layers, width {}, {} heads, feed-forward {}, convolution {} ({}), {} attention{}{}",
-                encoder.layers,
-                encoder.d_model,
-                encoder.heads,
-                encoder.ff_dim,
-                encoder.conv_kernel,
-                encoder.conv_norm,
-                encoder.attention,
-                if encoder.xscaling { ", scaled input" } else { "" },
-                if encoder.causal { ", causal" } else { "" },
-            ),
-        ),
+        ("encoder", encoder(&info.encoder)),
         (
             "subsampling",
-            format!("by {}, {} channels", encoder.subsampling_factor, encoder.subsampling_channels),
+            format!("by {}, {} channels", info.encoder.subsampling_factor, info.encoder.subsampling_channels),
         ),
     ];
-    if let Some(t) = &info.transducer {
-        let durations = match t.durations.as_slice() {
-            [] => String::new(),
-            list => format!(
-                ", durations {} frames",
-                list.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
-            ),
-        };
-        rows.push((
-            "transducer",
-            format!(
-                "predictor {} x {} LSTM, joint {}, at most {} tokens a frame{durations}",
-                t.pred_layers, t.pred_hidden, t.joint_hidden, t.max_symbols
-            ),
-        ));
-    }
+    rows.extend(info.transducer.as_ref().map(|t| ("transducer", transducer(t))));
     rows.push(("tokenizer", format!("{}, {} tokens", info.tokenizer.kind, info.tokenizer.vocab_size)));
     rows.push((
         "audio",
@@ -85,6 +56,33 @@ fn as_text(info: &ModelInfo) -> String {
     rows.extend(info.author.clone().map(|a| ("author", a)));
     rows.extend(info.description.clone().map(|d| ("description", d)));
     rows.iter().map(|(name, value)| format!("{name:<13} {}\n", clean(value).replace('\n', " "))).collect()
+}
+
+fn encoder(encoder: &EncoderInfo) -> String {
+    format!(
+        "{} layers, width {}, {} heads, feed-forward {}, convolution {} ({}), {} attention{}{}",
+        encoder.layers,
+        encoder.d_model,
+        encoder.heads,
+        encoder.ff_dim,
+        encoder.conv_kernel,
+        encoder.conv_norm,
+        encoder.attention,
+        if encoder.xscaling { ", scaled input" } else { "" },
+        if encoder.causal { ", causal" } else { "" },
+    )
+}
+
+fn transducer(transducer: &TransducerInfo) -> String {
+    let durations: Vec<String> = transducer.durations.iter().map(ToString::to_string).collect();
+    let durations = match durations.as_slice() {
+        [] => String::new(),
+        list => format!(", durations {} frames", list.join(" ")),
+    };
+    format!(
+        "predictor {} x {} LSTM, joint {}, at most {} tokens a frame{durations}",
+        transducer.pred_layers, transducer.pred_hidden, transducer.joint_hidden, transducer.max_symbols
+    )
 }
 
 fn types(info: &ModelInfo) -> String {

@@ -1,5 +1,5 @@
 //! What the tests of the program share.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use assert_cmd::Command;
 use std::path::{Path, PathBuf};
