@@ -3,6 +3,7 @@
 use crate::error::GraphError;
 use crate::graph::{Def, Graph, Node, NodeOp, TileTime, ValueId};
 use crate::liveness::{Liveness, Offsets};
+use conure_kernels::Cpu;
 use conure_ops::{CpuOp, Op, Packed, ValueType};
 use conure_tensor::{Bindings, DType, Dims, Tensor, TensorView, tensor_bytes};
 use smallvec::SmallVec;
@@ -108,14 +109,14 @@ pub(crate) fn plan(
     graph: &Graph,
     bindings: &Bindings,
     captures: &[ValueId],
-    threads: usize,
+    cpu: &Cpu,
 ) -> Result<Plan, GraphError> {
     let mut wanted: Vec<ValueId> = graph.outputs.iter().map(|&(_, v)| v).collect();
     wanted.extend_from_slice(captures);
     let mut planner = Planner {
         graph,
         bindings,
-        threads,
+        cpu,
         live: Liveness::of(graph, &wanted),
         offsets: Offsets::default(),
         places: vec![None; graph.values.len()],
@@ -152,7 +153,7 @@ pub(crate) fn plan(
 struct Planner<'a> {
     graph: &'a Graph,
     bindings: &'a Bindings,
-    threads: usize,
+    cpu: &'a Cpu,
     live: Liveness,
     offsets: Offsets,
     /// Arena range of each root value that is computed so far.
@@ -255,7 +256,7 @@ impl Planner<'_> {
         let scratch = {
             let in_dims: SmallVec<[&[usize]; 8]> = inputs.iter().map(|o| o.dims.as_slice()).collect();
             let out_dims: SmallVec<[&[usize]; 2]> = outputs.iter().map(|o| o.dims.as_slice()).collect();
-            self.offsets.alloc(cpu.scratch(&in_dims, &out_dims, self.threads))
+            self.offsets.alloc(cpu.scratch(&in_dims, &out_dims, self.cpu.threads().count()))
         };
         self.offsets.free(scratch.clone());
         self.steps.push(Step { kind: StepKind::Op(op.clone()), inputs, outputs, scratch, node: index });
@@ -265,21 +266,21 @@ impl Planner<'_> {
     /// Replaces a weight by its packed form where the kernel wants one.
     fn pack(
         &self,
-        cpu: &dyn CpuOp,
+        op: &dyn CpuOp,
         input: usize,
         ty: &ValueType,
         operand: &mut Operand,
     ) -> Result<(), conure_ops::OpError> {
         let key = match operand.source {
-            Source::Weight(_) | Source::Constant(_) => cpu.pack_key(input, ty),
+            Source::Weight(_) | Source::Constant(_) => op.pack_key(input, ty),
             _ => None,
         };
         let Some(key) = key else { return Ok(()) };
         let packed = match &operand.source {
-            Source::Weight(index) => self.graph.weights.packed(*index, key, |bytes| {
-                cpu.pack(input, &TensorView::new(operand.dtype, &operand.dims, bytes)?)
+            Source::Weight(index) => self.graph.weights.packed(*index, key, self.cpu.isa(), |bytes| {
+                op.pack_on(self.cpu, input, &TensorView::new(operand.dtype, &operand.dims, bytes)?)
             })?,
-            Source::Constant(t) => cpu.pack(input, &t.view())?,
+            Source::Constant(t) => op.pack_on(self.cpu, input, &t.view())?,
             _ => return Ok(()),
         };
         operand.source = Source::Packed(packed);
@@ -315,7 +316,7 @@ impl Planner<'_> {
         let (dims, len) = self.bytes(&self.graph.values[y.index()].ty, &node.path)?;
         let frames = inputs[0].dims.get(1).copied().unwrap_or(0);
         let rows = dims.get(1).copied().unwrap_or(0);
-        let steps = tile_steps(tile, frames, rows, self.threads)?;
+        let steps = tile_steps(tile, frames, rows, self.cpu)?;
         let body = steps.tiles.iter().map(|t| t.plan.arena_len).max().unwrap_or(0);
 
         let range = self.offsets.alloc(len);
@@ -342,7 +343,7 @@ fn tile_steps(
     node: &Arc<TileTime>,
     frames: usize,
     rows: usize,
-    threads: usize,
+    cpu: &Cpu,
 ) -> Result<TileSteps, GraphError> {
     let mut plans: Vec<(usize, Arc<Plan>)> = Vec::new();
     let mut tiles = Vec::new();
@@ -357,7 +358,7 @@ fn tile_steps(
             Some((_, p)) => p.clone(),
             None => {
                 let bindings = Bindings::new().with(node.time, length).with(node.batch, 1);
-                let p = Arc::new(plan(&node.body, &bindings, &[], threads)?);
+                let p = Arc::new(plan(&node.body, &bindings, &[], cpu)?);
                 plans.push((length, p.clone()));
                 p
             }

@@ -5,7 +5,7 @@ use crate::error::GraphError;
 use crate::graph::{Graph, ValueId};
 use crate::plan::{Plan, Slot, plan};
 use conure_device::arena::AlignedBytes;
-use conure_kernels::Cpu;
+use conure_kernels::{Cpu, Isa};
 use conure_tensor::{Bindings, TensorView};
 use smallvec::SmallVec;
 use std::sync::atomic::AtomicBool;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Plans kept per program; the one used longest ago goes first.
 const MAX_PLANS: usize = 64;
 
-type PlanKey = (Bindings, Vec<ValueId>, usize);
+type PlanKey = (Bindings, Vec<ValueId>, usize, Isa);
 
 /// A graph ready to run, with the plans made for it so far. Shared by sessions.
 #[derive(Debug)]
@@ -43,9 +43,11 @@ impl Program {
         &self,
         bindings: &Bindings,
         captures: &[ValueId],
-        threads: usize,
+        cpu: &Cpu,
     ) -> Result<Arc<Plan>, GraphError> {
-        let matches = |key: &PlanKey| key.0 == *bindings && key.1 == captures && key.2 == threads;
+        let (threads, isa) = (cpu.threads().count(), cpu.isa());
+        let matches =
+            |key: &PlanKey| key.0 == *bindings && key.1 == captures && key.2 == threads && key.3 == isa;
         {
             let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(i) = plans.iter().rposition(|(key, _)| matches(key)) {
@@ -55,12 +57,12 @@ impl Program {
                 return Ok(found);
             }
         }
-        let made = Arc::new(plan(&self.graph, bindings, captures, threads)?);
+        let made = Arc::new(plan(&self.graph, bindings, captures, cpu)?);
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         if plans.len() >= MAX_PLANS {
             plans.remove(0);
         }
-        plans.push(((bindings.clone(), captures.to_vec(), threads), made.clone()));
+        plans.push(((bindings.clone(), captures.to_vec(), threads, isa), made.clone()));
         Ok(made)
     }
 }
@@ -197,7 +199,7 @@ impl Session {
         {
             return Ok(plan.clone());
         }
-        let plan = self.program.plan(bindings, &ids, self.cpu.threads().count())?;
+        let plan = self.program.plan(bindings, &ids, &self.cpu)?;
         self.last = Some((ids.to_vec(), plan.clone()));
         Ok(plan)
     }

@@ -1,6 +1,7 @@
 //! Where weights come from, and the packed forms made of them.
 
 use crate::error::GraphError;
+use conure_kernels::Isa;
 use conure_ops::{OpError, Packed};
 use conure_tensor::{DType, TensorView};
 use std::collections::HashMap;
@@ -34,7 +35,7 @@ pub trait WeightSource: Send + Sync {
 /// The weights of one model, shared by its graphs and by all sessions: the source, and each packed form once.
 pub struct Weights {
     source: Arc<dyn WeightSource>,
-    packed: Mutex<HashMap<(usize, &'static str), Packed>>,
+    packed: Mutex<HashMap<(usize, &'static str, Isa), Packed>>,
 }
 
 impl fmt::Debug for Weights {
@@ -73,7 +74,7 @@ impl Weights {
         self.source.bytes(index)
     }
 
-    /// The packed form `key` of weight `index`, made with `pack` the first time.
+    /// The packed form `key` of weight `index` for `isa`, made with `pack` the first time.
     ///
     /// The pages of a mapped source are given back afterwards, so that the weight is resident once.
     ///
@@ -83,16 +84,17 @@ impl Weights {
         &self,
         index: usize,
         key: &'static str,
+        isa: Isa,
         pack: impl FnOnce(&[u8]) -> Result<Packed, OpError>,
     ) -> Result<Packed, OpError> {
         // The lock is held while packing: two sessions that start at once must not both pack.
         let mut packed = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(p) = packed.get(&(index, key)) {
+        if let Some(p) = packed.get(&(index, key, isa)) {
             return Ok(p.clone());
         }
         let p = pack(self.source.bytes(index))?;
         self.source.release(index);
-        packed.insert((index, key), p.clone());
+        packed.insert((index, key, isa), p.clone());
         Ok(p)
     }
 }
