@@ -1,7 +1,6 @@
 //! Depthwise convolution over time, channels last.
 
 use crate::buffer::SharedMut;
-use crate::elementwise::Unary;
 use crate::isa::{Kernel, dispatch};
 use crate::simd::{Simd, for_lanes, load_n, silu, store_n};
 use crate::{Cpu, KernelError, Result, check};
@@ -167,16 +166,6 @@ impl DepthwiseConv1d<'_> {
     }
 }
 
-/// What a caller passes to [`DepthwiseConv1d::silu`] for an activation, if it is one this kernel fuses.
-#[doc(hidden)]
-pub fn fuses(activation: Option<Unary>) -> Option<bool> {
-    match activation {
-        None => Some(false),
-        Some(Unary::Silu) => Some(true),
-        Some(_) => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,9 +266,5 @@ mod tests {
         assert!(conv.run(&cpu, &[0.0; 8], 1, 4, 2, &mut [0.0; 5]).is_err());
         assert!(conv.run(&cpu, &[0.0; 2], 1, 1, 2, &mut [0.0; 4]).is_err());
         assert!(conv.run(&cpu, &[0.0; 12], 1, 4, 3, &mut [0.0; 6]).is_err());
-        assert_eq!(
-            (fuses(None), fuses(Some(Unary::Silu)), fuses(Some(Unary::Relu))),
-            (Some(false), Some(true), None)
-        );
     }
 }

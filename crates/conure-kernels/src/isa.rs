@@ -156,6 +156,30 @@ pub(crate) fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     }
 }
 
+/// How an instruction set wants products cut.
+#[derive(Clone, Copy)]
+pub(crate) struct TileSize {
+    /// Rows of a tile.
+    pub(crate) rows: usize,
+    /// Columns of a panel.
+    pub(crate) panel: usize,
+    /// Bytes of packed columns that a task works through for all its rows.
+    pub(crate) chunk_bytes: usize,
+}
+
+/// The sizes for `isa`.
+pub(crate) fn tile_size(isa: Isa) -> TileSize {
+    struct Sizes;
+    impl Kernel for Sizes {
+        type Output = TileSize;
+        #[inline(always)]
+        fn run<S: Simd>(self, _s: S) -> TileSize {
+            TileSize { rows: S::TILE_ROWS, panel: S::PANEL, chunk_bytes: S::CHUNK_BYTES }
+        }
+    }
+    dispatch(isa, Sizes)
+}
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn run_avx2<K: Kernel>(kernel: K) -> K::Output {

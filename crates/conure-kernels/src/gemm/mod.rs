@@ -7,18 +7,15 @@ mod epilogue;
 mod packed;
 
 pub use epilogue::{Activation, Epilogue, Residual};
+pub(crate) use packed::Columns;
 pub use packed::PackedMatrix;
-pub(crate) use packed::{Columns, panel_columns, tile_rows};
 
 use packed::{Format, Panels};
 
 use crate::buffer::{Carve, SharedMut, with_scratch};
-use crate::isa::{Isa, Kernel, dispatch};
+use crate::isa::{Isa, Kernel, TileSize, dispatch, tile_size};
 use crate::simd::{F32Panel, MAX_TILE_ROWS, Simd, TILE_K, TILE_STRIDE, pack_columns, panels_at_once};
 use crate::{Cpu, Result, check};
-
-/// Bytes of packed f32 columns that one task works through for all its rows: they stay in the second-level cache.
-const CHUNK_BYTES: usize = 1 << 20;
 
 /// Multiply-adds that are worth a task of their own: about 10 us.
 const TASK_WORK: usize = 1 << 20;
@@ -78,7 +75,7 @@ pub fn matmul(
     check::length("matmul", "b", if layout == Rhs::Nk { "[N, K]" } else { "[K, N]" }, &[n, k], b.len())?;
     let glu = epilogue.activation == Activation::Glu;
     check::valid("matmul", !glu || n.is_multiple_of(2), || format!("a gated unit needs an even N, not {n}"))?;
-    let columns = Columns { n, panel: panel_columns(cpu.isa()), halves: glu };
+    let columns = Columns { n, panel: tile_size(cpu.isa()).panel, halves: glu };
     let source = match layout {
         Rhs::Nk => Source::Nk(b),
         Rhs::Kn => Source::Kn(b),
@@ -132,12 +129,12 @@ impl Product<'_> {
         if out.is_empty() {
             return Ok(());
         }
-        let tile_rows = tile_rows(isa);
-        let grid = Grid::new(self, cpu.threads().count());
+        let size = tile_size(isa);
+        let grid = Grid::new(self, size, cpu.threads().count());
         let out = SharedMut::new(out);
         cpu.threads().run(grid.tasks(), |task, _| {
             let task = grid.task(self, out, task);
-            with_scratch(task.scratch_len(tile_rows), |scratch| dispatch(isa, TaskKernel { task, scratch }));
+            with_scratch(task.scratch_len(size.rows), |scratch| dispatch(isa, TaskKernel { task, scratch }));
         })
     }
 }
@@ -151,19 +148,19 @@ struct Grid {
 }
 
 impl Grid {
-    fn new(product: &Product<'_>, threads: usize) -> Grid {
+    fn new(product: &Product<'_>, size: TileSize, threads: usize) -> Grid {
         let panels = product.columns.panels();
         let unit = if product.columns.halves { 2 } else { 1 };
         let panel_bytes = product.k.max(1) * product.columns.panel * 4;
-        let cached = (CHUNK_BYTES / panel_bytes).clamp(1, panels).next_multiple_of(unit);
+        let cached = (size.chunk_bytes / panel_bytes).clamp(1, panels).next_multiple_of(unit);
         let work = product.m.saturating_mul(product.columns.n).saturating_mul(product.k);
         let wanted = if threads == 1 { 1 } else { (work / TASK_WORK).clamp(1, threads * 4) };
         // Columns first, but not below four panels if rows can be cut instead: a task copies its rows once.
-        let least = if product.m > 4 * MAX_TILE_ROWS { 4 } else { 1 };
+        let least = if product.m > 4 * size.rows { 4 } else { 1 };
         let chunk = panels.div_ceil(wanted).max(least).next_multiple_of(unit).min(cached);
         let panel_chunks = panels.div_ceil(chunk);
         let row_chunks = wanted.div_ceil(panel_chunks);
-        let rows = product.m.div_ceil(row_chunks).next_multiple_of(MAX_TILE_ROWS).min(product.m);
+        let rows = product.m.div_ceil(row_chunks).next_multiple_of(size.rows).min(product.m);
         Grid { rows, panels: chunk, row_chunks: product.m.div_ceil(rows), panel_chunks }
     }
 

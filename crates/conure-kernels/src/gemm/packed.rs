@@ -5,7 +5,7 @@ use conure_tensor::{DType, quant};
 use half::f16;
 
 use crate::buffer::{AlignedBuf, SharedMut};
-use crate::isa::{Isa, Kernel, dispatch};
+use crate::isa::{Isa, tile_size};
 use crate::simd::{BF16Panel, F16Panel, F32Panel, Q8_BLOCK, Q8Panel, Simd, TILE_K, Weights};
 use crate::{Cpu, KernelError, Result, check};
 
@@ -67,27 +67,6 @@ impl Columns {
     }
 }
 
-struct TileSize;
-
-impl Kernel for TileSize {
-    type Output = (usize, usize);
-
-    #[inline(always)]
-    fn run<S: Simd>(self, _s: S) -> (usize, usize) {
-        (S::TILE_ROWS, S::PANEL)
-    }
-}
-
-/// Columns of a panel for `isa`.
-pub(crate) fn panel_columns(isa: Isa) -> usize {
-    dispatch(isa, TileSize).1
-}
-
-/// Rows of a tile for `isa`.
-pub(crate) fn tile_rows(isa: Isa) -> usize {
-    dispatch(isa, TileSize).0
-}
-
 impl PackedMatrix {
     /// Packs `data`: `n` rows of `k` elements of `dtype` in the layout of GGUF (little endian, blocks along K).
     ///
@@ -140,7 +119,7 @@ impl PackedMatrix {
             _ if dtype.is_quantised() => Format::F32,
             _ => return Err(KernelError::DType { kernel: KERNEL, dtype }),
         };
-        let columns = Columns { n, panel: panel_columns(cpu.isa()), halves };
+        let columns = Columns { n, panel: tile_size(cpu.isa()).panel, halves };
         let mut packed = PackedMatrix {
             isa: cpu.isa(),
             format,

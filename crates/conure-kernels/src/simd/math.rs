@@ -52,7 +52,7 @@ pub(crate) fn exp2_nonpositive<S: Simd>(s: S, t: S::V) -> S::V {
     let n = s.sub(s.add(clamped, s.splat(ROUND)), s.splat(ROUND));
     let r = s.sub(clamped, n);
     let mut p = s.splat(1.559_467_8e-4);
-    for c in [1.340_664_4e-3, 9.617_693e-3, 5.550_310_5e-2, 0.240_226_53, 0.693_147_2, 1.0] {
+    for c in [1.340_664_4e-3, 9.617_693e-3, 5.550_310_5e-2, 0.240_226_53, std::f32::consts::LN_2, 1.0] {
         p = s.fma(p, r, s.splat(c));
     }
     s.select_lt(t, low, s.splat(0.0), s.mul(p, s.pow2(n)))

@@ -51,6 +51,9 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     const TILE_ROWS: usize;
     /// Columns of a GEMM tile and of a packed panel: a multiple of `LANES`.
     const PANEL: usize;
+    /// Bytes of packed f32 columns that stay in the second-level cache of machines with this instruction set while all
+    /// rows pass by.
+    const CHUNK_BYTES: usize = 1 << 18;
     /// Whether [`Simd::scale`] takes any `n`, overflowing to infinity and going through subnormals to 0.
     const WIDE_SCALE: bool = false;
 
