@@ -7,8 +7,10 @@ mod budget;
 mod deps;
 mod embed;
 mod process;
+mod random_model;
 mod setup;
 mod test;
+mod wer;
 
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
@@ -26,6 +28,10 @@ Usage: cargo xtask COMMAND
   budget    list files over 500 lines without their tests (an error) and functions over 60 lines (a note)
   embed MODEL.nemo
             make the GGUF file of the embedded model again, with its sources
+  random-model 110m|0.6b|tiny OUT.gguf
+            write a model of a real size with random weights, for measuring time and memory
+  wer [--release] [MODEL.gguf]
+            word error rates on the clips of tests/data/audio: a table by set, head and element type
 ";
 
 fn main() -> ExitCode {
@@ -54,6 +60,8 @@ fn run(args: &[String]) -> Result<()> {
         "deps" => none(rest).and_then(|()| deps::run()),
         "budget" => none(rest).and_then(|()| budget::run()),
         "embed" => embed::run(rest),
+        "random-model" => random_model::run(rest),
+        "wer" => wer::run(rest),
         "help" | "--help" | "-h" => {
             print!("{USAGE}");
             Ok(())

@@ -1,0 +1,256 @@
+//! `cargo xtask wer`: word error rates of the program on the clips of `tests/data/audio`, per set, head and element type,
+//! and how many hypotheses are NeMo's own, word for word.
+
+use crate::process::{self, cargo};
+use crate::{embed, root};
+use anyhow::{Context, Result, bail};
+use conure_convert::{ConvertError, ConvertOptions, TargetType, convert};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const AUDIO: &str = "tests/data/audio";
+
+/// A clip, what is said in it, and what NeMo makes of it with the embedded model, by head.
+#[derive(Debug)]
+struct Clip {
+    path: PathBuf,
+    set: String,
+    reference: String,
+    nemo: BTreeMap<String, String>,
+}
+
+/// A line of the table.
+#[derive(Debug, Default, PartialEq)]
+struct Score {
+    clips: usize,
+    words: usize,
+    errors: usize,
+    as_nemo: usize,
+}
+
+/// The clips of both collections.
+fn clips() -> Result<Vec<Clip>> {
+    let audio = root().join(AUDIO);
+    let text = |v: &Value, what: &str| {
+        v.as_str().map(str::to_owned).with_context(|| format!("{what} is missing in the clips' JSON"))
+    };
+    let clip = |path: PathBuf, set: String, reference: &Value, item: &Value| -> Result<Clip> {
+        let heads = ["tdt", "ctc"].map(|head| Ok((head.to_owned(), text(&item[head]["text"], "text")?)));
+        let nemo = heads.into_iter().collect::<Result<_>>()?;
+        Ok(Clip { path, set, reference: text(reference, "the transcript")?, nemo })
+    };
+    let mut clips = Vec::new();
+    let hypotheses = json(&audio.join("nemo_hypotheses.json"))?;
+    for (file, item) in hypotheses["files"].as_object().context("nemo_hypotheses.json holds no files")? {
+        clips.push(clip(audio.join(file), text(&item["set"], "set")?, &item["reference"], item)?);
+    }
+    let folder = audio.join("real200");
+    let results = json(&folder.join("results.json"))?;
+    for item in results["items"].as_array().context("results.json holds no items")? {
+        let path = folder.join(text(&item["file"], "file")?);
+        clips.push(clip(path, "real200 (Common Voice)".to_owned(), &item["transcript"], item)?);
+    }
+    Ok(clips)
+}
+
+fn json(path: &Path) -> Result<Value> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| path.display().to_string())
+}
+
+/// Words that must be changed, left out or put in to make `hypothesis` of `reference`.
+fn word_errors(reference: &str, hypothesis: &str) -> usize {
+    let hypothesis: Vec<&str> = hypothesis.split_whitespace().collect();
+    let mut row: Vec<usize> = (0..=hypothesis.len()).collect();
+    for (i, word) in reference.split_whitespace().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, other) in hypothesis.iter().enumerate() {
+            let change = diagonal + usize::from(word != *other);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+fn same_words(a: &str, b: &str) -> bool {
+    a.split_whitespace().eq(b.split_whitespace())
+}
+
+/// `cargo xtask wer [--release] [MODEL.gguf]`.
+///
+/// # Errors
+/// A model that cannot be used, a clip that cannot be transcribed.
+pub fn run(args: &[String]) -> Result<()> {
+    let (flags, models): (Vec<&String>, Vec<&String>) = args.iter().partition(|a| a.starts_with("--"));
+    if let Some(unknown) = flags.iter().find(|f| f.as_str() != "--release") {
+        bail!("`cargo xtask wer` does not know {unknown}");
+    }
+    let source = match models.as_slice() {
+        [] => root().join(embed::FILE),
+        [model] => PathBuf::from(model),
+        _ => bail!("give at most one model"),
+    };
+    let program = program(!flags.is_empty())?;
+    let clips = clips()?;
+    let folder = root().join("target/wer");
+    std::fs::create_dir_all(&folder)?;
+    let mut table: BTreeMap<(String, String), Vec<Score>> = BTreeMap::new();
+    for dtype in TargetType::ALL {
+        let model = folder.join(format!("{}.gguf", dtype.dtype().name()));
+        store(&source, &model, dtype)?;
+        for head in heads(&program, &model)? {
+            for (set, score) in scores(&program, &model, &head, &clips, &folder)? {
+                table.entry((set, head.clone())).or_default().push(score);
+            }
+        }
+    }
+    print!("{}", as_markdown(&table, models.is_empty()));
+    Ok(())
+}
+
+/// The table: word error rates in percent and, if `nemo`, how many hypotheses are NeMo's own.
+fn as_markdown(table: &BTreeMap<(String, String), Vec<Score>>, nemo: bool) -> String {
+    let types = TargetType::ALL.map(|t| t.dtype().name()).join(" | ");
+    let mut text = format!("| set | head | clips | words | {types} |\n|---|---|--:|--:|--:|--:|--:|\n");
+    for ((set, head), scores) in table {
+        let cell = |s: &Score| {
+            let wer = 100.0 * s.errors as f64 / s.words.max(1) as f64;
+            if nemo { format!("{wer:.1} ({})", s.as_nemo) } else { format!("{wer:.1}") }
+        };
+        let cells: Vec<String> = scores.iter().map(cell).collect();
+        let (clips, words) = scores.first().map_or((0, 0), |s| (s.clips, s.words));
+        text.push_str(&format!("| {set} | {head} | {clips} | {words} | {} |\n", cells.join(" | ")));
+    }
+    text
+}
+
+/// Builds the program and says where it is.
+fn program(release: bool) -> Result<PathBuf> {
+    let mut build = cargo();
+    build.args(["build", "--quiet", "--package", "conure-cli"]);
+    if release {
+        build.arg("--release");
+    }
+    process::run(&mut build)?;
+    let metadata = cargo_metadata::MetadataCommand::new()
+        .manifest_path(root().join("Cargo.toml"))
+        .no_deps()
+        .exec()
+        .context("cargo metadata")?;
+    let folder = metadata.target_directory.join(if release { "release" } else { "debug" });
+    Ok(folder.join(format!("conure{}", std::env::consts::EXE_SUFFIX)).into())
+}
+
+/// The model with its linear layers as `dtype`.
+fn store(source: &Path, model: &Path, dtype: TargetType) -> Result<()> {
+    match convert(source, model, &ConvertOptions { dtype, ..ConvertOptions::default() }) {
+        // It is of this type already.
+        Err(ConvertError::NothingToDo { .. }) => {
+            std::fs::copy(source, model).with_context(|| format!("cannot write {}", model.display()))?;
+        }
+        other => drop(other?),
+    }
+    Ok(())
+}
+
+fn heads(program: &Path, model: &Path) -> Result<Vec<String>> {
+    let output = Command::new(program).arg("info").arg(model).arg("--json").output()?;
+    let info: Value = serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("conure info: {}", String::from_utf8_lossy(&output.stderr)))?;
+    let heads = info["decoders"].as_array().context("conure info names no decoders")?;
+    Ok(heads.iter().filter_map(|h| h.as_str().map(str::to_owned)).collect())
+}
+
+/// Transcribes every clip with one head and counts errors, by set.
+fn scores(
+    program: &Path,
+    model: &Path,
+    head: &str,
+    clips: &[Clip],
+    folder: &Path,
+) -> Result<BTreeMap<String, Score>> {
+    let out = folder.join("transcripts");
+    if out.exists() {
+        std::fs::remove_dir_all(&out)?;
+    }
+    let stems: BTreeSet<_> = clips.iter().filter_map(|c| c.path.file_stem()).collect();
+    if stems.len() != clips.len() {
+        bail!("two clips have the same name");
+    }
+    let mut command = Command::new(program);
+    command.args([
+        "transcribe",
+        "--quiet",
+        "--progress",
+        "none",
+        "--output-format",
+        "json",
+        "--decoder",
+        head,
+    ]);
+    command.arg("--model").arg(model).arg("--output-dir").arg(&out).args(clips.iter().map(|c| &c.path));
+    let output = command.output().context("cannot start conure")?;
+    if !output.status.success() {
+        bail!("conure transcribe failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let mut scores: BTreeMap<String, Score> = BTreeMap::new();
+    for clip in clips {
+        let stem = clip.path.file_stem().unwrap_or_default().to_string_lossy();
+        let transcript = json(&out.join(format!("{stem}.json")))?;
+        let text = transcript["text"].as_str().unwrap_or_default();
+        let score = scores.entry(clip.set.clone()).or_default();
+        score.clips += 1;
+        score.words += clip.reference.split_whitespace().count();
+        score.errors += word_errors(&clip.reference, text);
+        score.as_nemo += usize::from(clip.nemo.get(head).is_some_and(|nemo| same_words(nemo, text)));
+    }
+    Ok(scores)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edits_are_counted() {
+        for (reference, hypothesis, expected) in [
+            ("", "", 0),
+            ("a b c", "a b c", 0),
+            ("a b c", "a  x c", 1),
+            ("a b c", "b c", 1),
+            ("a b c", "a b b c", 1),
+            ("a b c", "", 3),
+            ("", "x y", 2),
+            ("a b c d", "d c b a", 4),
+        ] {
+            assert_eq!(word_errors(reference, hypothesis), expected, "{reference} / {hypothesis}");
+        }
+    }
+
+    #[test]
+    fn the_table_shows_rates_and_agreement() {
+        let score = |errors, as_nemo| Score { clips: 2, words: 40, errors, as_nemo };
+        let table =
+            BTreeMap::from([(("a".into(), "ctc".into()), vec![score(3, 2), score(3, 2), score(4, 1)])]);
+        let line = |nemo| as_markdown(&table, nemo).lines().last().unwrap().to_owned();
+        assert_eq!(line(true), "| a | ctc | 2 | 40 | 7.5 (2) | 7.5 (2) | 10.0 (1) |");
+        assert_eq!(line(false), "| a | ctc | 2 | 40 | 7.5 | 7.5 | 10.0 |");
+    }
+
+    #[test]
+    fn nemo_s_errors_are_counted_as_the_clips_say() {
+        let audio = root().join(AUDIO);
+        let results = json(&audio.join("real200/results.json")).unwrap();
+        for item in results["items"].as_array().unwrap() {
+            for head in ["tdt", "ctc"] {
+                let count =
+                    word_errors(item["transcript"].as_str().unwrap(), item[head]["text"].as_str().unwrap());
+                assert_eq!(Some(count as u64), item[head]["errors"].as_u64(), "{}", item["file"]);
+            }
+        }
+        assert_eq!(clips().unwrap().len(), 184 + 24);
+    }
+}
