@@ -8,6 +8,7 @@
 # manifest.tsv, one row a file:   name  kind  rate  channels  reference
 #   lossless   samples equal the clip's (reference: speech | stereo | up96), bit for bit
 #   lossy      samples lie within -50 dB of the reference, ffmpeg's own decoding as raw f32 (NAME.f32)
+#   short      a second and a half, to be cut and damaged by the tests
 #   refused    a format that is named in the error; reference holds a word of its name
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -91,6 +92,13 @@ lossless aifc.aifc speech "$SPEECH" -c:a pcm_s16le -f aiff
 lossless au16.au speech "$SPEECH" -c:a pcm_s16be
 lossless pcm.mkv stereo "$TMP/stereo.wav" -c:a pcm_s16le
 lossless pcm.mov speech "$SPEECH" -c:a pcm_s16le
+lossless pcm24be.mov stereo "$TMP/stereo.wav" -c:a pcm_s24be
+lossless pcm24le.mov stereo "$TMP/stereo.wav" -c:a pcm_s24le
+lossless pcm32.mov speech "$SPEECH" -c:a pcm_s32be
+lossless f32.mov speech "$SPEECH" -c:a pcm_f32le
+lossless f64.mov speech "$SPEECH" -c:a pcm_f64be
+lossless up96.mov up96 "$TMP/up96.wav" -c:a pcm_s24le
+lossless pcm51.mov c51 "$TMP/c51.wav" -c:a pcm_s16le
 $FF -i "$SPEECH" -f wav - | cat > "$TMP/pipe_ffmpeg.wav"; row pipe_ffmpeg.wav lossless 16000 1 speech
 sox "$SPEECH" -t wav - | cat > "$TMP/pipe_sox.wav"; row pipe_sox.wav lossless 16000 1 speech
 sox "$SPEECH" -t wavpcm -e signed -b 32 "$TMP/wavpcm32.wav"; row wavpcm32.wav lossless 16000 1 speech
@@ -136,6 +144,7 @@ lossy fragmented.mp4 "$TMP/c44.wav" -c:a aac -b:a 96k -movflags +frag_keyframe+e
 lossy adts.aac "$TMP/c44.wav" -c:a aac -b:a 96k
 lossy aac.mkv "$TMP/c48.wav" -c:a aac -b:a 96k
 lossy ima4.caf "$TMP/c44.wav" -c:a adpcm_ima_qt
+lossy ima4.mov "$TMP/c48s.wav" -c:a adpcm_ima_qt
 lossy ima4.aifc "$TMP/c48s.wav" -c:a adpcm_ima_qt -f aiff
 lossless alaw.caf alaw "$TMP/alaw.wav" -c:a pcm_alaw
 lossless mulaw.aifc mulaw "$TMP/mulaw.wav" -c:a pcm_mulaw -f aiff
@@ -157,6 +166,30 @@ opus opus.mp4 "$TMP/c48.wav" -b:a 48k
 $FF -i "$TMP/c48.wav" -c:a libopus -f webm -live 1 - | cat > "$TMP/live.webm"; reference live.webm -c:a libopus
 $FF -f lavfi -i color=black:s=64x64:r=5 -i "$TMP/c48.wav" -shortest -c:v mpeg4 -c:a aac -b:a 64k "$TMP/video.mp4"; reference video.mp4
 $FF -f lavfi -i color=black:s=64x64:r=5 -i "$TMP/c48.wav" -shortest -c:v libvpx -c:a libopus -f webm "$TMP/video.webm"; reference video.webm -c:a libopus
+
+# ---- a second and a half of each, to be cut and damaged --------------------------------------------------------------
+short() { # NAME INPUT ARGS...
+  local name=$1 input=$2; shift 2
+  $FF -ss 2 -t 1.5 -i "$input" "$@" "$TMP/$name"
+  row "$name" short 0 0 -
+}
+short short.wav "$SPEECH"
+short short.flac "$SPEECH"
+short short.mp3 "$TMP/c44.wav" -b:a 64k
+short short.aac "$TMP/c44.wav" -c:a aac -b:a 64k
+short short.ogg "$TMP/c44.wav" -c:a libvorbis -page_duration 200000
+short short.opus "$TMP/c48.wav" -c:a libopus -b:a 32k -page_duration 200000
+short short.oga "$SPEECH" -c:a flac -f ogg -page_duration 200000
+short short.m4a "$SPEECH" -c:a aac -b:a 48k
+short short_alac.m4a "$SPEECH" -c:a alac
+short short_frag.mp4 "$SPEECH" -c:a aac -b:a 48k -movflags +frag_keyframe+empty_moov+default_base_moof -frag_duration 300000
+short short.webm "$TMP/c48.wav" -c:a libopus -b:a 32k -cluster_time_limit 300
+short short.mka "$TMP/c48.wav" -c:a aac -b:a 64k -f matroska -cluster_time_limit 300
+short short.aiff "$SPEECH"
+short short_ima4.aifc "$TMP/c44.wav" -c:a adpcm_ima_qt -f aiff
+short short.caf "$SPEECH" -c:a alac
+short short_ima.wav "$SPEECH" -c:a adpcm_ima_wav
+short short.au "$SPEECH"
 
 # ---- named, not read ------------------------------------------------------------------------------------------------
 refused() { # NAME WORD ARGS...

@@ -7,7 +7,13 @@ pub(crate) struct AacConfig {
     pub(crate) object_type: u32,
     /// 0 means that the channels are told elsewhere.
     pub(crate) channel_config: u32,
+    /// In Hz, if the index is a valid one.
+    pub(crate) rate: Option<u32>,
 }
+
+/// Sample rates by index (ISO 14496-3, table 1.18).
+pub(crate) const RATES: [u32; 13] =
+    [96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050, 16_000, 12_000, 11_025, 8_000, 7_350];
 
 struct Bits<'a> {
     data: &'a [u8],
@@ -33,10 +39,11 @@ impl AacConfig {
             31 => 32 + bits.take(6)?,
             t => t,
         };
-        if bits.take(4)? == 15 {
-            bits.take(24)?;
-        }
-        Some(AacConfig { object_type, channel_config: bits.take(4)? })
+        let rate = match bits.take(4)? {
+            15 => Some(bits.take(24)?),
+            index => RATES.get(index as usize).copied(),
+        };
+        Some(AacConfig { object_type, channel_config: bits.take(4)?, rate: rate.filter(|&r| r > 0) })
     }
 
     /// The name of what is not decoded, if this is not.

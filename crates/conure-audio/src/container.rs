@@ -1,19 +1,16 @@
-//! Containers that Symphonia takes apart, and the decoders in use.
+//! Which reader and which decoder a format gets.
 
 use std::io;
 use std::sync::LazyLock;
 
 use symphonia::core::audio::{ChannelLabel, Channels, Position};
-use symphonia::core::codecs::CodecParameters;
 use symphonia::core::codecs::audio::well_known::*;
-use symphonia::core::codecs::audio::{
-    AudioCodecId, AudioCodecParameters, AudioDecoder, AudioDecoderOptions, CODEC_ID_NULL_AUDIO,
-};
+use symphonia::core::codecs::audio::{AudioCodecParameters, AudioDecoder, AudioDecoderOptions};
 use symphonia::core::codecs::registry::CodecRegistry;
 use symphonia::core::errors::Error as SymphoniaError;
-use symphonia::core::formats::{FormatOptions, FormatReader, Track as SymphoniaTrack};
+use symphonia::core::formats::{FormatOptions, FormatReader};
 use symphonia::core::io::MediaSourceStream;
-use symphonia::default::formats::{FlacReader, IsoMp4Reader};
+use symphonia::default::formats::FlacReader;
 
 use crate::elementary::{AdtsHeader, FrameHeader, Frames, Layer, MpegHeader, info_tag};
 use crate::error::AudioErrorKind;
@@ -41,51 +38,17 @@ pub(crate) fn make_decoder(params: &AudioCodecParameters) -> Result<Box<dyn Audi
     CODECS.make_audio_decoder(params, &options)
 }
 
-/// Codec names for messages, and whether they are read.
-fn codec_name(id: AudioCodecId) -> (&'static str, bool) {
-    match id {
-        CODEC_ID_MP1 => ("MP1", true),
-        CODEC_ID_MP2 => ("MP2", true),
-        CODEC_ID_MP3 => ("MP3", true),
-        CODEC_ID_AAC => ("AAC", true),
-        CODEC_ID_ALAC => ("ALAC", true),
-        CODEC_ID_FLAC => ("FLAC", true),
-        CODEC_ID_VORBIS => ("Vorbis", true),
-        CODEC_ID_OPUS => ("Opus", true),
-        CODEC_ID_ADPCM_MS => ("Microsoft ADPCM", true),
-        CODEC_ID_ADPCM_IMA_WAV | CODEC_ID_ADPCM_IMA_QT => ("IMA ADPCM", true),
-        CODEC_ID_PCM_ALAW => ("A-law", true),
-        CODEC_ID_PCM_MULAW => ("mu-law", true),
-        CODEC_ID_ADPCM_G722 | CODEC_ID_ADPCM_G726 | CODEC_ID_ADPCM_G726LE => ("G.72x", false),
-        CODEC_ID_SPEEX => ("Speex", false),
-        CODEC_ID_MUSEPACK => ("Musepack", false),
-        CODEC_ID_AC3 => ("AC-3 (Dolby Digital)", false),
-        CODEC_ID_EAC3 => ("E-AC-3 (Dolby Digital Plus)", false),
-        CODEC_ID_AC4 => ("AC-4 (Dolby)", false),
-        CODEC_ID_DCA => ("DTS", false),
-        CODEC_ID_WMA => ("WMA (Windows Media Audio)", false),
-        CODEC_ID_RA10 | CODEC_ID_RA20 | CODEC_ID_SIPR | CODEC_ID_COOK | CODEC_ID_RALF => ("RealAudio", false),
-        CODEC_ID_WAVPACK => ("WavPack", false),
-        CODEC_ID_MONKEYS_AUDIO => ("APE (Monkey's Audio)", false),
-        CODEC_ID_TTA => ("TTA (True Audio)", false),
-        CODEC_ID_TRUEHD => ("TrueHD", false),
-        id if CODECS.get_audio_decoder(id).is_some() => ("PCM", true),
-        _ => ("an unknown codec", false),
-    }
-}
-
 /// Refuses, by name, what the decoders cannot do.
 pub(crate) fn check_supported(track: &Track) -> Result<(), AudioErrorKind> {
     let params = &track.params;
     if params.codec != CODEC_ID_AAC {
         return Ok(());
     }
-    if let Some(config) = params.extra_data.as_deref().and_then(crate::aac_config::AacConfig::parse) {
-        if let Some(name) = config.unsupported_name() {
-            return Err(unsupported(&name));
-        }
+    let config = params.extra_data.as_deref().and_then(crate::aac_config::AacConfig::parse);
+    match config.and_then(|c| c.unsupported_name()) {
+        Some(name) => Err(unsupported(&name)),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Our layout for Symphonia's channels. Its buffers order positioned channels by bit.
@@ -126,7 +89,7 @@ fn speaker(position: Position) -> Speaker {
 
 type Opened = (&'static str, Box<dyn BlockSource>);
 
-/// Opens anything but WAV and AU.
+/// Opens what must seek, of any format.
 pub(crate) fn open(media: Media, format: Format) -> Result<Opened, AudioErrorKind> {
     let source = match format {
         Format::Mpeg => open_mpeg(media, "MP3")?,
@@ -141,7 +104,9 @@ pub(crate) fn open(media: Media, format: Format) -> Result<Opened, AudioErrorKin
             let (source, track) = crate::matroska::Matroska::open(media)?;
             Box::new(PacketStream::new(format.name(), Box::new(source), track)?)
         }
-        _ => open_symphonia(media, format)?,
+        Format::Flac => open_flac(media)?,
+        Format::Mp4 => crate::mp4::open(media)?,
+        Format::Wav | Format::Au => crate::wav::open_media(media, format)?,
     };
     Ok((format.name(), source))
 }
@@ -202,177 +167,64 @@ fn open_adts(media: Media) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
         | u16::from(header.channel_config) << 3;
     let mut params = AudioCodecParameters::new();
     params.for_codec(CODEC_ID_AAC).with_extra_data(Box::new(config.to_be_bytes()));
+    if let Some(&rate) = crate::aac_config::RATES.get(usize::from(header.rate_index)) {
+        params.with_sample_rate(rate);
+    }
     let track = Track { params, codec: "AAC".into(), drop: Vec::new(), tolerance: 0, end: None };
     Ok(Box::new(PacketStream::new("AAC", Box::new(frames), track)?))
 }
 
-fn open_symphonia(mut media: Media, format: Format) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
-    let movie = match format {
-        Format::Mp4 => crate::mp4::Movie::scan(&mut media).map_err(AudioErrorKind::Read)?,
-        _ => crate::mp4::Movie::default(),
-    };
-    media.rewind().map_err(AudioErrorKind::Read)?;
-    let reader = guard(move || make_reader(media, format));
-    let reader = match reader {
-        Ok(Ok(reader)) => reader,
-        Ok(Err(e)) => return Err(reader_error(format, &e)),
-        Err(_) => return Err(AudioErrorKind::malformed(format.name(), "its headers are damaged")),
-    };
-    let (id, track) = choose_track(reader.as_ref(), format, &movie)?;
-    let source = SymphoniaSource { reader, id, format, movie, scale: Scale::of(&track), errors: 0 };
-    Ok(Box::new(PacketStream::new(format.name(), Box::new(source), track.track)?))
-}
-
-fn make_reader(media: Media, format: Format) -> Result<Box<dyn FormatReader>, SymphoniaError> {
-    let mut stream = MediaSourceStream::new(Box::new(media), Default::default());
-    let options = FormatOptions::default();
-    Ok(match format {
-        Format::Flac => Box::new(FlacReader::try_new(stream, options)?),
-        Format::Mp4 => {
-            // The reader expects to stand behind the marker it was found by, 4 bytes into the file.
-            io::Read::read_exact(&mut stream, &mut [0; 4])?;
-            Box::new(IsoMp4Reader::try_new(stream, options)?)
+/// FLAC in its own container, by Symphonia's reader.
+fn open_flac(media: Media) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
+    let stream = MediaSourceStream::new(Box::new(media), Default::default());
+    let reader = match guard(move || FlacReader::try_new(stream, FormatOptions::default())) {
+        Ok(Ok(reader)) => Box::new(reader) as Box<dyn FormatReader>,
+        Ok(Err(SymphoniaError::IoError(e))) if e.kind() == io::ErrorKind::UnexpectedEof => {
+            return Err(AudioErrorKind::malformed("FLAC", "it ends within its headers"));
         }
-        _ => return Err(SymphoniaError::Unsupported("read elsewhere")),
-    })
-}
-
-fn reader_error(format: Format, error: &SymphoniaError) -> AudioErrorKind {
-    match error {
-        SymphoniaError::IoError(e) if e.kind() != io::ErrorKind::UnexpectedEof => {
-            AudioErrorKind::malformed(format.name(), format!("its headers cannot be read: {e}"))
-        }
-        SymphoniaError::IoError(_) => AudioErrorKind::malformed(format.name(), "it ends within its headers"),
-        other => AudioErrorKind::malformed(format.name(), other.to_string()),
-    }
-}
-
-/// A chosen track and how its times are counted.
-struct Chosen {
-    track: Track,
-    /// Seconds of a tick, as a fraction.
-    tick: (u32, u32),
-}
-
-fn choose_track(
-    reader: &dyn FormatReader,
-    format: Format,
-    movie: &crate::mp4::Movie,
-) -> Result<(u32, Chosen), AudioErrorKind> {
-    let audio = |t: &&SymphoniaTrack| matches!(t.codec_params, Some(CodecParameters::Audio(_)));
-    let tracks: Vec<&SymphoniaTrack> = reader.tracks().iter().filter(audio).collect();
-    let params = |t: &SymphoniaTrack| t.codec_params.as_ref().and_then(|p| p.audio()).cloned();
-    let readable = tracks.iter().find(|t| params(t).is_some_and(|p| codec_name(p.codec).1));
-    let Some(track) = readable else {
-        // No readable track: name the first unreadable one.
-        if let Some(name) = movie.codec_name() {
-            return Err(unsupported(&format!("{} with {name}", format.name())));
-        }
-        return Err(match tracks.first().and_then(|t| params(t)) {
-            Some(p) if p.codec != CODEC_ID_NULL_AUDIO => {
-                unsupported(&format!("{} with {}", format.name(), codec_name(p.codec).0))
-            }
-            Some(_) => unsupported(&format!("{} with an unknown codec", format.name())),
-            None => AudioErrorKind::NoAudioTrack { container: format.name().to_owned() },
-        });
+        Ok(Err(e)) => return Err(AudioErrorKind::malformed("FLAC", e.to_string())),
+        Err(_) => return Err(AudioErrorKind::malformed("FLAC", "its headers are damaged")),
     };
-    let params = params(track).unwrap_or_default();
-    let rate = params.sample_rate.filter(|&r| r > 0).unwrap_or(48_000);
-    let tick = track.time_base.map_or((1, rate), |t| (t.numer.get(), t.denom.get()));
-    let exact = u64::from(tick.0) * u64::from(rate) == u64::from(tick.1);
-    let mut drop = Vec::new();
-    if format == Format::Mp4 {
-        drop = movie.drop(track.id, rate);
-    }
-    let chosen = Chosen {
-        track: Track {
-            codec: codec_name(params.codec).0.to_owned(),
-            drop,
-            // Millisecond time stamps jitter; live encoders' by more.
-            tolerance: if exact { 0 } else { i64::from(rate) * 60 / 1000 },
-            end: match format {
-                Format::Flac | Format::Mp4 => track.num_frames.and_then(|n| i64::try_from(n).ok()),
-                _ => None,
-            },
-            params,
-        },
-        tick,
+    let track = reader.tracks().first();
+    let params = track.and_then(|t| t.codec_params.as_ref()).and_then(|p| p.audio()).cloned();
+    let Some(params) = params else {
+        return Err(AudioErrorKind::malformed("FLAC", "its stream information is missing"));
     };
-    Ok((track.id, chosen))
+    let end = track.and_then(|t| t.num_frames).and_then(|n| i64::try_from(n).ok());
+    let track = Track { params, codec: "FLAC".into(), drop: Vec::new(), tolerance: 0, end };
+    Ok(Box::new(PacketStream::new("FLAC", Box::new(FlacFrames { reader, errors: 0 }), track)?))
 }
 
-/// Turns ticks into samples.
-#[derive(Debug, Clone, Copy)]
-struct Scale {
-    numer: i128,
-    denom: i128,
-}
-
-impl Scale {
-    fn of(chosen: &Chosen) -> Scale {
-        let rate = chosen.track.params.sample_rate.filter(|&r| r > 0).unwrap_or(48_000);
-        Scale { numer: i128::from(chosen.tick.0) * i128::from(rate), denom: i128::from(chosen.tick.1.max(1)) }
-    }
-
-    fn samples(self, ticks: i128) -> i64 {
-        let n = ticks * self.numer;
-        let rounded = (n + n.signum() * self.denom / 2) / self.denom;
-        i64::try_from(rounded).unwrap_or(if rounded < 0 { i64::MIN } else { i64::MAX })
-    }
-}
-
-struct SymphoniaSource {
+struct FlacFrames {
     reader: Box<dyn FormatReader>,
-    id: u32,
-    format: Format,
-    movie: crate::mp4::Movie,
-    scale: Scale,
     errors: u32,
 }
 
-/// After this many errors of the container in a row the rest is given up.
+/// After this many errors of the reader in a row the rest is given up.
 const MAX_ERRORS: u32 = 1000;
 
-impl PacketSource for SymphoniaSource {
+impl PacketSource for FlacFrames {
     fn next_packet(&mut self) -> Result<Option<Packet>, SourceError> {
-        loop {
-            match self.reader.next_packet() {
-                Ok(None) => return Ok(None),
-                Ok(Some(packet)) if packet.track_id != self.id => self.errors = 0,
-                Ok(Some(packet)) => {
-                    self.errors = 0;
-                    let ticks = |n: u64| u64::try_from(self.scale.samples(i128::from(n))).unwrap_or(0);
-                    return Ok(Some(Packet {
-                        at: Some(self.scale.samples(i128::from(packet.pts.get()))),
-                        duration: ticks(packet.block_dur().get()),
-                        trim: (ticks(packet.trim_start.get()), ticks(packet.trim_end.get())),
-                        data: packet.data.into_vec(),
-                        reset: false,
-                    }));
-                }
-                Err(SymphoniaError::IoError(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
-                    return Err(SourceError::Truncated("the end of the file is missing".into()));
-                }
-                Err(SymphoniaError::IoError(e)) if e.kind() == io::ErrorKind::InvalidInput => {
-                    return Err(SourceError::Broken("the file is damaged here".into()));
-                }
-                Err(SymphoniaError::IoError(e)) => return Err(SourceError::Read(e)),
-                Err(SymphoniaError::ResetRequired) => {
-                    let (id, chosen) = choose_track(self.reader.as_ref(), self.format, &self.movie)
-                        .map_err(|e| SourceError::Broken(e.to_string()))?;
-                    self.id = id;
-                    self.scale = Scale::of(&chosen);
-                    return Err(SourceError::NewStream(Box::new(chosen.track)));
-                }
-                Err(SymphoniaError::DecodeError(why)) => {
-                    self.errors += 1;
-                    if self.errors > MAX_ERRORS {
-                        return Err(SourceError::Broken("the file is damaged here".into()));
-                    }
-                    return Err(SourceError::Damaged(why.to_owned()));
-                }
-                Err(e) => return Err(SourceError::Broken(e.to_string())),
+        match self.reader.next_packet() {
+            Ok(None) => Ok(None),
+            Ok(Some(packet)) => {
+                self.errors = 0;
+                // Its ticks are samples.
+                Ok(Some(Packet {
+                    at: Some(packet.pts.get()),
+                    duration: packet.dur.get(),
+                    data: packet.data.into_vec(),
+                    ..Packet::default()
+                }))
             }
+            // The missing samples are told from the header's count.
+            Err(SymphoniaError::IoError(e)) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(SymphoniaError::IoError(e)) => Err(SourceError::Read(e)),
+            Err(SymphoniaError::DecodeError(why)) if self.errors < MAX_ERRORS => {
+                self.errors += 1;
+                Err(SourceError::Damaged(why.to_owned()))
+            }
+            Err(e) => Err(SourceError::Broken(e.to_string())),
         }
     }
 }

@@ -21,6 +21,8 @@ mod lookahead;
 mod matroska;
 mod matroska_codecs;
 mod mp4;
+mod mp4_entry;
+mod mp4_samples;
 mod ogg;
 mod opus;
 mod packets;

@@ -145,6 +145,8 @@ pub(crate) struct Matroska {
     /// Where the segment should end, if it says so.
     end: Option<u64>,
     finished: bool,
+    /// What stopped the search for the first sound; said when that is asked for.
+    stopped: Option<SourceError>,
 }
 
 fn malformed(reason: &str) -> AudioErrorKind {
@@ -166,6 +168,7 @@ impl Matroska {
             damaged: false,
             end: None,
             finished: false,
+            stopped: None,
         };
         let entries = file.read_tracks().map_err(|e| e.into_kind("Matroska/WebM"))?;
         let (entry, params, name) = choose(&entries)?;
@@ -175,9 +178,11 @@ impl Matroska {
         while file.queue.is_empty() && !file.finished {
             match file.element() {
                 Ok(()) => {}
-                // What comes later is said when it is asked for.
                 Err(SourceError::Read(e)) => return Err(AudioErrorKind::Read(e)),
-                Err(_) => break,
+                Err(e) => {
+                    file.stopped = Some(e);
+                    break;
+                }
             }
         }
         let start = file.queue.front().and_then(|p| p.at).unwrap_or(0);
@@ -185,7 +190,7 @@ impl Matroska {
         let track = Track {
             params,
             codec: name,
-            drop: vec![i64::MIN..start.saturating_add(delay)],
+            drop: std::iter::once(i64::MIN..start.saturating_add(delay)).collect(),
             // Time stamps are in milliseconds, and live encoders' jitter by tens of them.
             tolerance: i64::from(file.rate) * 60 / 1000,
             end: None,
@@ -384,6 +389,9 @@ impl PacketSource for Matroska {
         loop {
             if let Some(packet) = self.queue.pop_front() {
                 return Ok(Some(packet));
+            }
+            if let Some(e) = self.stopped.take() {
+                return Err(e);
             }
             if self.finished {
                 return Ok(None);

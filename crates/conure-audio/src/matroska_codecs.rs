@@ -89,8 +89,9 @@ fn pcm(entry: &Entry, params: &mut AudioCodecParameters) -> Result<&'static str,
     Ok("PCM")
 }
 
-/// A packet of PCM is a few milliseconds; the decoder wants to know its greatest length beforehand.
-fn set_pcm(params: &mut AudioCodecParameters, codec: AudioCodecId, bits: u32) {
+/// A packet of PCM is a few milliseconds; the decoder wants to know its greatest length beforehand. `bits` are those of
+/// a decoded sample: 16 for A-law and mu-law.
+pub(crate) fn set_pcm(params: &mut AudioCodecParameters, codec: AudioCodecId, bits: u32) {
     params.for_codec(codec).with_bits_per_sample(bits).with_bits_per_coded_sample(bits);
     params.with_max_frames_per_packet(1 << 16);
 }
@@ -101,11 +102,11 @@ fn acm(private: &[u8], params: &mut AudioCodecParameters) -> Result<&'static str
     let bits = u32::from(u16_at(14));
     match (u16_at(0), bits) {
         (6, _) => {
-            set_pcm(params, CODEC_ID_PCM_ALAW, 8);
+            set_pcm(params, CODEC_ID_PCM_ALAW, 16);
             Ok("A-law")
         }
         (7, _) => {
-            set_pcm(params, CODEC_ID_PCM_MULAW, 8);
+            set_pcm(params, CODEC_ID_PCM_MULAW, 16);
             Ok("mu-law")
         }
         (1, 8 | 16 | 24 | 32) => {

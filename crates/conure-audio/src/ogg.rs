@@ -244,7 +244,7 @@ impl Ogg {
         Ok(Track {
             params: self.params.clone(),
             codec: name.into(),
-            drop: vec![i64::MIN..begin],
+            drop: std::iter::once(i64::MIN..begin).collect(),
             // Some writers' granule positions are a few samples off.
             tolerance: i64::from(rate / 50),
             end: None,

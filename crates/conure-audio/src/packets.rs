@@ -243,10 +243,13 @@ impl PacketStream {
             return Ok(());
         }
         self.failures = 0;
+        // Times were counted in samples of another rate than the codec has: then they say nothing.
+        let trusted = self.track.params.sample_rate.is_none_or(|r| r == spec.sample_rate);
+        let packet_at = packet.at.filter(|_| trusted);
         let expected = self.next.unwrap_or(0).saturating_sub_unsigned(self.pending_loss);
-        let at = packet.at.or(self.next).unwrap_or(0);
+        let at = packet_at.or(self.next).unwrap_or(0);
         if self.position > 0 || self.pending_loss > 0 {
-            let gap = match packet.at {
+            let gap = match packet_at {
                 Some(at) => at.saturating_sub(expected),
                 None => i64::try_from(self.pending_loss).unwrap_or(i64::MAX),
             };
@@ -315,7 +318,7 @@ impl PacketStream {
         }
         let begin = usize::try_from(trim.0).unwrap_or(usize::MAX).min(decoded);
         let end = decoded.saturating_sub(usize::try_from(trim.1).unwrap_or(usize::MAX)).max(begin);
-        let mut kept = vec![begin..end];
+        let mut kept: Vec<Range<usize>> = std::iter::once(begin..end).collect();
         for drop in &self.track.drop {
             let clamp = |p: i64| p.saturating_sub(at).clamp(begin as i64, end as i64) as usize;
             let (a, b) = (clamp(drop.start), clamp(drop.end));

@@ -271,8 +271,9 @@ impl Fmt {
             let (Some(mask), Some(tag), Some(tail)) = (u32_at(20), u16_at(24), body.get(26..40)) else {
                 return Err(bad("its extensible fmt chunk is cut short"));
             };
-            let known = tail == GUID_TAIL || tail == AMBISONIC_TAIL;
-            if !known && !(big && tail.ends_with(&GUID_TAIL[8..])) {
+            let known =
+                tail == GUID_TAIL || tail == AMBISONIC_TAIL || (big && tail.ends_with(&GUID_TAIL[8..]));
+            if !known {
                 return Err(crate::sniff::unsupported(
                     "WAV with an encoding of unknown identity (SubFormat GUID)",
                 ));

@@ -109,6 +109,12 @@ fn by_magic(head: &[u8]) -> Option<Format> {
     if at(4, b"ftyp") && !image_brand(head) {
         return Some(Format::Mp4);
     }
+    // QuickTime files of the old kind have no ftyp.
+    if ([&b"moov"[..], b"mdat", b"wide", b"skip", b"free"].iter().any(|kind| at(4, kind)))
+        && head.first().is_some_and(|&b| b < 0x20)
+    {
+        return Some(Format::Mp4);
+    }
     None
 }
 
@@ -197,9 +203,6 @@ fn named(head: &[u8]) -> Option<AudioErrorKind> {
     }
     if head.get(4..8) == Some(b"ftyp") {
         return Some(not_audio("an image in the HEIF/AVIF container", UNPACK));
-    }
-    if [&b"moov"[..], b"mdat", b"wide"].iter().any(|t| head.get(4..8) == Some(*t)) {
-        return Some(unsupported("QuickTime of the old kind (without ftyp)"));
     }
     if head.starts_with(b"\x0b\x77") && head.get(5).is_some_and(|b| b >> 3 > 10) {
         return Some(unsupported("E-AC-3 (Dolby Digital Plus)"));

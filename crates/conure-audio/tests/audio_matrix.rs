@@ -1,47 +1,19 @@
 //! Fault kind K1: every container and encoding that people have, by path, by pipe and from memory.
 //! The files are made by scripts/make_audio_matrix.sh with sox and ffmpeg.
 
+// Helpers of tests may fail the test.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::type_complexity)]
+
+mod common;
+
 use std::io::Read;
-use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use common::{Row, matrix_dir as dir, matrix_rows as rows};
 use conure_audio::decode::{Audio, DecodeOptions, decode_all, open};
 use conure_audio::error::{AudioError, AudioErrorKind};
 use conure_audio::g711::{alaw_to_s16, mulaw_to_s16};
 use conure_audio::source::AudioSource;
-
-fn dir() -> PathBuf {
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/audio-matrix");
-    assert!(
-        target.join("manifest.tsv").is_file(),
-        "the audio files are not there; make them with: scripts/make_audio_matrix.sh (or run: cargo xtask test)"
-    );
-    target
-}
-
-struct Row {
-    name: String,
-    rate: u32,
-    channels: usize,
-    reference: String,
-}
-
-fn rows(kind: &str) -> Vec<Row> {
-    let manifest = std::fs::read_to_string(dir().join("manifest.tsv")).unwrap();
-    let rows: Vec<Row> = manifest
-        .lines()
-        .map(|line| line.split('\t').collect::<Vec<_>>())
-        .filter(|f| f[1] == kind)
-        .map(|f| Row {
-            name: f[0].into(),
-            rate: f[2].parse().unwrap(),
-            channels: f[3].parse().unwrap(),
-            reference: f[4].into(),
-        })
-        .collect();
-    assert!(!rows.is_empty(), "no {kind} rows in the manifest");
-    rows
-}
 
 /// A reader that gives few bytes at a time and cannot seek, like a pipe.
 struct Trickle(std::io::Cursor<Vec<u8>>, usize);
