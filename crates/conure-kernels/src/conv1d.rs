@@ -37,7 +37,10 @@ struct FramesKernel<'a> {
     x: &'a [f32],
     /// The first output frame.
     start: usize,
-    out: &'a mut [f32],
+    /// Output frames.
+    count: usize,
+    /// `[count, C]`.
+    out: *mut f32,
 }
 
 impl Kernel for FramesKernel<'_> {
@@ -45,7 +48,7 @@ impl Kernel for FramesKernel<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let frames = self.out.len() / self.channels;
+        let frames = self.count;
         let taken = self.x.len() / self.channels;
         let mut t = 0;
         while t < frames {
@@ -77,7 +80,7 @@ impl FramesKernel<'_> {
         let channels = self.channels;
         let DepthwiseConv1d { weights, bias, scale_shift, silu: with_silu, .. } = *self.conv;
         let x = self.x.as_ptr().wrapping_offset(first * channels as isize);
-        let out = self.out.as_ptr().cast_mut().wrapping_add(t * channels);
+        let out = self.out.wrapping_add(t * channels);
         for_lanes!(S, channels, |c, n| {
             // SAFETY: c + n <= C; weights, bias, scale and shift were checked at entry; frames as the contract says.
             unsafe {
@@ -159,7 +162,10 @@ impl DepthwiseConv1d<'_> {
                 // SAFETY: the ranges of frames are disjoint.
                 let out = unsafe { out.part(from * channels, count * channels) };
                 let x = &x[item * frames * channels..][..frames * channels];
-                dispatch(cpu.isa(), FramesKernel { conv: self, channels, x, start, out });
+                dispatch(
+                    cpu.isa(),
+                    FramesKernel { conv: self, channels, x, start, count, out: out.as_mut_ptr() },
+                );
                 from += count;
             }
         })

@@ -133,10 +133,10 @@ fn map(
     let out = SharedMut::new(out);
     cpu.threads().run_ranges(len, GRAIN, |from, to| {
         // SAFETY: the ranges are disjoint.
-        let out = unsafe { out.part(from, to - from) };
-        let a = a.map_or(out.as_ptr(), |a| a[from..to].as_ptr());
+        let out = unsafe { out.part(from, to - from) }.as_mut_ptr();
+        let a = a.map_or(out.cast_const(), |a| a[from..to].as_ptr());
         let b = b.map_or(std::ptr::null(), |b| b[from..to].as_ptr());
-        dispatch(cpu.isa(), MapKernel { form, len: to - from, a, b, out: out.as_mut_ptr() });
+        dispatch(cpu.isa(), MapKernel { form, len: to - from, a, b, out });
     })
 }
 
@@ -304,9 +304,9 @@ pub fn scale_shift(
     let out = SharedMut::new(out);
     cpu.threads().run_ranges(rows, GRAIN / channels.max(1), |from, to| {
         // SAFETY: the ranges of rows are disjoint.
-        let out = unsafe { out.part(from * channels, (to - from) * channels) };
-        let x = x.map_or(out.as_ptr(), |x| x[from * channels..to * channels].as_ptr());
-        let kernel = ScaleShiftKernel { x, rows: to - from, scale, shift, activation, out: out.as_mut_ptr() };
+        let out = unsafe { out.part(from * channels, (to - from) * channels) }.as_mut_ptr();
+        let x = x.map_or(out.cast_const(), |x| x[from * channels..to * channels].as_ptr());
+        let kernel = ScaleShiftKernel { x, rows: to - from, scale, shift, activation, out };
         dispatch(cpu.isa(), kernel);
     })
 }

@@ -191,9 +191,9 @@ fn run(
     let out = SharedMut::new(out);
     cpu.threads().run_ranges(rows, GRAIN / width, |from, to| {
         // SAFETY: the ranges of rows are disjoint.
-        let out = unsafe { out.part(from * width, (to - from) * width) };
-        let x = x.map_or(out.as_ptr(), |x| x[from * width..to * width].as_ptr());
-        dispatch(cpu.isa(), RowsKernel { op, rows: to - from, width, x, out: out.as_mut_ptr() });
+        let out = unsafe { out.part(from * width, (to - from) * width) }.as_mut_ptr();
+        let x = x.map_or(out.cast_const(), |x| x[from * width..to * width].as_ptr());
+        dispatch(cpu.isa(), RowsKernel { op, rows: to - from, width, x, out });
     })
 }
 

@@ -258,11 +258,11 @@ impl Task<'_> {
             for r in 0..rows {
                 let index = (m + r) * self.product.width() + start;
                 // SAFETY: tasks have disjoint rows or columns, and a panel's columns belong to one task.
-                let out = unsafe { self.out.part(index, width) };
+                let out = unsafe { self.out.part(index, width) }.as_mut_ptr();
                 let residual = match residual {
                     Residual::None => std::ptr::null(),
                     Residual::Add(residual) => residual[index..index + width].as_ptr(),
-                    Residual::InPlace => out.as_ptr(),
+                    Residual::InPlace => out.cast_const(),
                 };
                 let row = &sums[r * self.columns() + (first - self.p0) * columns.panel..];
                 let gates = if glu { row[columns.panel..][..width].as_ptr() } else { std::ptr::null() };
@@ -271,16 +271,7 @@ impl Task<'_> {
                 // SAFETY: all pointers are null or come from slices of at least `width`.
                 unsafe {
                     epilogue::finish_row(
-                        s,
-                        activation,
-                        scale,
-                        width,
-                        sums,
-                        bias,
-                        gates,
-                        gate_bias,
-                        residual,
-                        out.as_mut_ptr(),
+                        s, activation, scale, width, sums, bias, gates, gate_bias, residual, out,
                     );
                 }
             }
