@@ -7,7 +7,7 @@ use crate::output::{note, shown, to_file, to_stdout, warning};
 use crate::progress::Progress;
 use crate::targets::{Targets, targets};
 use conure::audio::Mix;
-use conure::format::{self, FormatOptions};
+use conure::format::{self, FormatOptions, OutputFormat};
 use conure::{
     AudioOptions, AudioSource, DecodeOptions, Decoder, RecogniseOptions, SpeechModel, TranscribeOptions,
     Transcript,
@@ -16,6 +16,9 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Most seconds of a line behind its times where nothing else is asked for.
+const LINE_SECONDS: f64 = 15.0;
 
 /// Transcribes every file; one that fails does not stop the others.
 ///
@@ -163,10 +166,18 @@ fn transcribe_options(args: &TranscribeArgs, cancel: &Arc<AtomicBool>) -> Transc
 fn format_options(args: &TranscribeArgs) -> FormatOptions {
     let output = &args.output;
     let watched = output.output_dir.is_none() && std::io::stdout().is_terminal();
+    let timestamps = output.timestamps || output.word_timestamps || (watched && !output.no_timestamps);
+    let txt_only = args.formats() == [OutputFormat::Txt];
+    let unlimited = output.max_words.is_none() && output.max_duration.is_none();
     FormatOptions {
-        timestamps: output.timestamps || output.word_timestamps || (watched && !output.no_timestamps),
+        timestamps,
         max_words: if output.word_timestamps { Some(1) } else { output.max_words },
-        max_duration: output.max_duration,
+        // A text without punctuation is one segment: behind its times it would be one endless line.
+        max_duration: if timestamps && txt_only && unlimited {
+            Some(LINE_SECONDS)
+        } else {
+            output.max_duration
+        },
         highlight_words: output.highlight_words,
     }
 }
@@ -185,10 +196,11 @@ fn announce(model: &SpeechModel, embedded: bool) {
     ));
     if embedded {
         note(
-            "this is the small English model in the program, not a good general recogniser. For a full-size one, \
-             download the .nemo file of an NVIDIA Parakeet model, such as nvidia/parakeet-tdt-0.6b-v2 on Hugging Face, \
-             and convert it:\n  conure convert parakeet-tdt-0.6b-v2.nemo parakeet.gguf\n  conure transcribe -m \
-             parakeet.gguf FILE",
+            "no model was named, so the small English one in the program is used. It is for first steps, and\n  \
+             not a good general recogniser. For a full-size one, download the .nemo file of an NVIDIA Parakeet\n  \
+             model, such as nvidia/parakeet-tdt-0.6b-v2 on Hugging Face, and convert it once:\n    \
+             conure convert parakeet-tdt-0.6b-v2.nemo parakeet.gguf\n    \
+             conure transcribe -m parakeet.gguf FILE",
         );
     }
 }
