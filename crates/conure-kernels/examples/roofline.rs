@@ -1,5 +1,6 @@
-//! Prints how fast the kernels are on this machine: f32 GEMM rates against the best rate of the inner kernel on data in
-//! the first-level cache, the other weight types, and the time of the rest of an encoder layer.
+//! Prints how fast the kernels are on this machine: GEMM rates for each weight type, and the time of the rest of an
+//! encoder layer, of the subsampling convolutions and of an LSTM step. An argument names the instruction set, `all`
+//! takes every one.
 //!
 //! `cargo run --release -p conure-kernels --example roofline`
 #![allow(clippy::print_stdout)]
@@ -64,6 +65,15 @@ fn products(isa: Isa) -> Outcome<()> {
         (4, 1024, 1024),
         (16, 1024, 1024),
     ];
+    let cpu = Cpu::new(isa, Threads::single())?;
+    for dtype in [DType::F32, DType::F16, DType::Q8_0] {
+        let bytes = quant::encoded(dtype, &wave(2048 * 512))?;
+        let seconds = best(|| {
+            black_box(PackedMatrix::new(&cpu, dtype, &bytes, 2048, 512)?);
+            Ok(())
+        })?;
+        println!("{isa}: packing {dtype} weights: {:.2} GB/s", bytes.len() as f64 / seconds * 1e-9);
+    }
     println!("{isa}: GFLOP/s of x[M, K] W[N, K]^T + bias");
     println!(
         "{:>16} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",

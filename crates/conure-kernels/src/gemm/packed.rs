@@ -5,8 +5,8 @@ use conure_tensor::{DType, quant};
 use half::f16;
 
 use crate::buffer::{AlignedBuf, SharedMut};
-use crate::isa::{Isa, tile_size};
-use crate::simd::{BF16Panel, F16Panel, F32Panel, Q8_BLOCK, Q8Panel, Simd, TILE_K, Weights};
+use crate::isa::{Isa, Kernel, dispatch, tile_size};
+use crate::simd::{BF16Panel, F16Panel, F32Panel, Q8_BLOCK, Q8Panel, Simd, TILE_K, Weights, pack_columns};
 use crate::{Cpu, KernelError, Result, check};
 
 /// How the elements of a [`PackedMatrix`] are kept.
@@ -138,7 +138,12 @@ impl PackedMatrix {
             }
             Format::F32 => {
                 packed.data = AlignedBuf::zeroed(padded * 4);
-                pack_plain::<u32>(cpu, columns, k, data, packed.data.as_mut_slice())?;
+                match bytemuck::try_cast_slice::<u8, f32>(data) {
+                    Ok(data) if cfg!(target_endian = "little") => {
+                        pack_f32(cpu, columns, k, data, packed.data.as_mut_slice())?;
+                    }
+                    _ => pack_plain::<u32>(cpu, columns, k, data, packed.data.as_mut_slice())?,
+                }
             }
             Format::F16 | Format::BF16 => {
                 packed.data = AlignedBuf::zeroed(padded * 2);
@@ -259,6 +264,33 @@ fn for_panels(
             let k0 = block * TILE_K;
             fill(p, k0, TILE_K.min(k - k0));
         }
+    })
+}
+
+/// Packs aligned f32 weights, by transposing in registers.
+fn pack_f32(cpu: &Cpu, columns: Columns, k: usize, src: &[f32], dst: &mut [f32]) -> Result<()> {
+    struct Panel<'a> {
+        rows: &'a [f32],
+        width: usize,
+        k: usize,
+        kc: usize,
+        dst: &'a mut [f32],
+    }
+    impl Kernel for Panel<'_> {
+        type Output = ();
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) {
+            let Panel { rows, width, k, kc, dst } = self;
+            // SAFETY: `rows` starts at a row's K block and goes to the end of the matrix, `dst` has kc * PANEL floats.
+            unsafe { pack_columns(s, width, kc, rows.as_ptr(), k, dst.as_mut_ptr()) }
+        }
+    }
+    let dst = SharedMut::new(dst);
+    for_panels(cpu, columns, k, |p, k0, kc| {
+        // SAFETY: each (block, panel) has its own part.
+        let dst = unsafe { dst.part((k0 * columns.panels() + p * kc) * columns.panel, kc * columns.panel) };
+        let (start, width) = columns.of(p);
+        dispatch(cpu.isa(), Panel { rows: &src[start * k + k0..], width, k, kc, dst });
     })
 }
 
