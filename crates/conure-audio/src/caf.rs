@@ -327,7 +327,7 @@ impl PacketSource for TablePackets {
             return if self.input.at_end().map_err(SourceError::Read)? {
                 Ok(None)
             } else {
-                Err(SourceError::Damaged("an empty packet".into()))
+                Err(SourceError::Damaged)
             };
         }
         if size > MAX_PACKET {

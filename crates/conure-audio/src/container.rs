@@ -175,7 +175,10 @@ fn open_adts(media: Media) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
 }
 
 /// FLAC in its own container, by Symphonia's reader.
-fn open_flac(media: Media) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
+fn open_flac(mut media: Media) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
+    let header = flac_header_len(&mut media).map_err(AudioErrorKind::Read)?;
+    let frames = (media.len() - tag_len(&mut media).map_err(AudioErrorKind::Read)?).saturating_sub(header);
+    media.rewind().map_err(AudioErrorKind::Read)?;
     let stream = MediaSourceStream::new(Box::new(media), Default::default());
     let reader = match guard(move || FlacReader::try_new(stream, FormatOptions::default())) {
         Ok(Ok(reader)) => Box::new(reader) as Box<dyn FormatReader>,
@@ -192,12 +195,41 @@ fn open_flac(media: Media) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
     };
     let end = track.and_then(|t| t.num_frames).and_then(|n| i64::try_from(n).ok());
     let track = Track { params, codec: "FLAC".into(), drop: Vec::new(), tolerance: 0, end };
-    Ok(Box::new(PacketStream::new("FLAC", Box::new(FlacFrames { reader, errors: 0 }), track)?))
+    // Without a count of samples, bytes that became no frame at the end are all that tells of a cut.
+    let left = if end.is_none() { frames } else { 0 };
+    Ok(Box::new(PacketStream::new("FLAC", Box::new(FlacFrames { reader, errors: 0, left }), track)?))
+}
+
+/// Where the frames begin, by the lengths of the metadata blocks (RFC 9639, 8.1).
+fn flac_header_len(media: &mut Media) -> io::Result<u64> {
+    let mut at = 4u64;
+    // More blocks than this are no file that anyone wrote.
+    for _ in 0..10_000 {
+        let mut head = [0u8; 4];
+        if media.read_at(at, &mut head)? < 4 {
+            break;
+        }
+        at += 4 + u64::from(u32::from_be_bytes([0, head[1], head[2], head[3]]));
+        if head[0] & 0x80 != 0 {
+            break;
+        }
+    }
+    Ok(at)
 }
 
 struct FlacFrames {
     reader: Box<dyn FormatReader>,
     errors: u32,
+    /// Bytes of frames that were not seen yet, where that is looked at.
+    left: u64,
+}
+
+/// The length of an ID3v1 tag at the end.
+fn tag_len(media: &mut Media) -> io::Result<u64> {
+    let Some(at) = media.len().checked_sub(128) else { return Ok(0) };
+    let mut mark = [0u8; 3];
+    media.read_at(at, &mut mark)?;
+    Ok(if &mark == b"TAG" { 128 } else { 0 })
 }
 
 /// After this many errors of the reader in a row the rest is given up.
@@ -205,27 +237,33 @@ const MAX_ERRORS: u32 = 1000;
 
 impl PacketSource for FlacFrames {
     fn next_packet(&mut self) -> Result<Option<Packet>, SourceError> {
-        match self.reader.next_packet() {
-            Ok(None) => Ok(None),
-            Ok(Some(packet)) => {
-                self.errors = 0;
-                // Its ticks are samples.
-                Ok(Some(Packet {
-                    at: Some(packet.pts.get()),
-                    duration: packet.dur.get(),
-                    data: packet.data.into_vec(),
-                    ..Packet::default()
-                }))
-            }
-            // The missing samples are told from the header's count.
-            Err(SymphoniaError::IoError(e)) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-            Err(SymphoniaError::IoError(e)) => Err(SourceError::Read(e)),
-            Err(SymphoniaError::DecodeError(why)) if self.errors < MAX_ERRORS => {
+        let packet = match self.reader.next_packet() {
+            // Missing samples are told from the header's count, if there is one.
+            Err(SymphoniaError::IoError(e)) if e.kind() == io::ErrorKind::UnexpectedEof => None,
+            Err(SymphoniaError::IoError(e)) => return Err(SourceError::Read(e)),
+            Err(SymphoniaError::DecodeError(_)) if self.errors < MAX_ERRORS => {
                 self.errors += 1;
-                Err(SourceError::Damaged(why.to_owned()))
+                return Err(SourceError::Damaged);
             }
-            Err(e) => Err(SourceError::Broken(e.to_string())),
-        }
+            Err(e) => return Err(SourceError::Broken(e.to_string())),
+            Ok(packet) => packet,
+        };
+        let Some(packet) = packet else {
+            return if self.left > 0 {
+                Err(SourceError::Truncated("the file ends within a frame".into()))
+            } else {
+                Ok(None)
+            };
+        };
+        self.errors = 0;
+        self.left = self.left.saturating_sub(packet.data.len() as u64);
+        // Its ticks are samples.
+        Ok(Some(Packet {
+            at: Some(packet.pts.get()),
+            duration: packet.dur.get(),
+            data: packet.data.into_vec(),
+            ..Packet::default()
+        }))
     }
 }
 

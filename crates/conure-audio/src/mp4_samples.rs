@@ -16,7 +16,7 @@ const CUT: &str = "the end of the file is missing";
 /// Reads one sample.
 fn read(media: &mut Media, at: u64, size: u64) -> Result<Vec<u8>, SourceError> {
     if size == 0 || size > MAX_SAMPLE {
-        return Err(SourceError::Damaged(format!("a sample of {size} bytes")));
+        return Err(SourceError::Damaged);
     }
     let left = media.len().saturating_sub(at);
     if size > left {
@@ -180,7 +180,7 @@ impl TableSource {
         if units == 0 {
             // A chunk of fewer samples than one packet holds.
             table.left = 0;
-            return Err(SourceError::Damaged("a chunk that is too short".into()));
+            return Err(SourceError::Damaged);
         }
         let (position, mut size) = (table.position, units * bytes as u64);
         let at = i64::try_from(table.sample).unwrap_or(i64::MAX);

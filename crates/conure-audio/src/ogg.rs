@@ -78,7 +78,8 @@ fn next_page(input: &mut Lookahead) -> io::Result<Option<(Page, bool)>> {
         let complete = whole.len() == header + body;
         let le32 =
             |at: usize| whole.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
-        if !complete || crc(whole) != le32(22) {
+        // Fuzzers cannot guess checksums.
+        if !complete || (crc(whole) != le32(22) && !cfg!(feature = "fuzzing")) {
             input.consume(4);
             skipped = true;
             continue;

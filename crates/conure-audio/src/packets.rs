@@ -39,7 +39,7 @@ pub(crate) enum SourceError {
     /// The file ends too early.
     Truncated(String),
     /// This packet is lost, but the next may be read.
-    Damaged(String),
+    Damaged,
     /// Nothing more can be read.
     Broken(String),
     /// Another stream begins here (chained Ogg), with its own parameters.
@@ -51,10 +51,10 @@ impl SourceError {
     pub(crate) fn into_kind(self, format: &str) -> AudioErrorKind {
         match self {
             SourceError::Read(e) => AudioErrorKind::Read(e),
-            SourceError::Truncated(why) | SourceError::Damaged(why) | SourceError::Broken(why) => {
-                AudioErrorKind::malformed(format, why)
+            SourceError::Truncated(why) | SourceError::Broken(why) => AudioErrorKind::malformed(format, why),
+            SourceError::Damaged | SourceError::NewStream(_) => {
+                AudioErrorKind::malformed(format, "it has no sound")
             }
-            SourceError::NewStream(_) => AudioErrorKind::malformed(format, "it has no sound"),
         }
     }
 }
@@ -383,7 +383,7 @@ impl PacketStream {
             Ok(Ok(Some(packet))) => self.take(&packet, out, log)?,
             Ok(Ok(None)) => self.finish(None, log)?,
             Ok(Err(SourceError::Read(e))) => return Err(AudioErrorKind::Read(e)),
-            Ok(Err(SourceError::Damaged(_))) => self.lost(0),
+            Ok(Err(SourceError::Damaged)) => self.lost(0),
             Ok(Err(SourceError::Truncated(why) | SourceError::Broken(why))) => self.finish(Some(why), log)?,
             Ok(Err(SourceError::NewStream(track))) => {
                 self.decoder = make_decoder(&self.format, &track)?;
@@ -413,6 +413,17 @@ impl BlockSource for PacketStream {
 
     fn codec(&self) -> &str {
         &self.track.codec
+    }
+
+    fn expected_frames(&self) -> Option<u64> {
+        let end = self.track.end?;
+        let dropped: i64 = self
+            .track
+            .drop
+            .iter()
+            .map(|d| d.end.clamp(0, end.max(0)) - d.start.clamp(0, end.max(0)))
+            .fold(0, i64::saturating_add);
+        u64::try_from(end.saturating_sub(dropped)).ok()
     }
 
     fn declared_spec(&self) -> Option<Spec> {

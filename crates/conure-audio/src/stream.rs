@@ -20,6 +20,8 @@ pub(crate) trait BlockSource: Send {
     fn declared_spec(&self) -> Option<Spec>;
     /// The encoding's name.
     fn codec(&self) -> &str;
+    /// Samples of each channel in all, as far as headers say; not to be relied upon.
+    fn expected_frames(&self) -> Option<u64>;
 }
 
 /// Audio being decoded, block by block. Made by [`crate::decode::open`].
@@ -97,6 +99,11 @@ impl AudioStream {
     /// The channels.
     pub fn layout(&self) -> &ChannelLayout {
         &self.spec.layout
+    }
+
+    /// The length in seconds as the headers state it, for a progress bar; it may be wrong or missing.
+    pub fn expected_seconds(&self) -> Option<f64> {
+        self.source.expected_frames().map(|n| n as f64 / f64::from(self.spec.sample_rate.max(1)))
     }
 
     /// What was survived so far.

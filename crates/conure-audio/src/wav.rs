@@ -193,6 +193,11 @@ impl BlockSource for PcmStream {
         Some(self.spec.clone())
     }
 
+    fn expected_frames(&self) -> Option<u64> {
+        let frame = self.frame_bytes().max(1) as u64;
+        self.left.map(|left| self.frames + left / frame)
+    }
+
     fn codec(&self) -> &str {
         match self.format {
             SampleFormat::ALaw => "A-law",

@@ -114,6 +114,16 @@ fn a_file_cut_in_half_is_not_given_up() {
     }
 }
 
+/// A FLAC file that a pipe wrote does not say how many samples it has.
+#[test]
+fn a_cut_flac_file_of_unknown_length_says_so() {
+    let bytes = read("pipe.flac");
+    assert!(decode("pipe.flac", bytes.clone()).unwrap().warnings.is_empty());
+    let cut = decode("pipe.flac", bytes[..bytes.len() - 1000].to_vec()).unwrap();
+    assert_eq!(cut.warnings.len(), 1, "{:?}", cut.warnings);
+    assert_eq!(cut.warnings[0].kind, WarningKind::TruncatedTail);
+}
+
 #[test]
 fn damage_in_the_middle_keeps_later_times() {
     for name in [

@@ -181,6 +181,7 @@ fn what_is_not_read_is_named() {
 fn a_stream_gives_blocks() {
     let mut stream = open(AudioSource::path(dir().join("cbr64.mp3")), &DecodeOptions::default()).unwrap();
     assert_eq!((stream.sample_rate(), stream.container(), stream.codec()), (16_000, "MP3", "MP3"));
+    assert_eq!(stream.expected_seconds(), Some(118_960.0 / 16_000.0));
     let mut all = Vec::new();
     while let Some(block) = stream.next_block().unwrap() {
         assert!(!block.is_empty() && block.len() <= 8192);
