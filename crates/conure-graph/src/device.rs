@@ -23,7 +23,9 @@ pub struct DeviceInfo {
 
 /// A device was asked for that is not there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no device {wanted:?}; there are: {known}. Leave the device out, or use auto, to take the best of these")]
+#[error(
+    "there is no device {wanted:?}; there are: {known}. Leave the device out, or use auto, to take the best of these"
+)]
 pub struct NoSuchDevice {
     /// The name asked for.
     pub wanted: String,

@@ -339,12 +339,7 @@ impl Planner<'_> {
 }
 
 /// Cuts `rows` rows of y into tiles; plans of equal tiles are shared.
-fn tile_steps(
-    node: &Arc<TileTime>,
-    frames: usize,
-    rows: usize,
-    cpu: &Cpu,
-) -> Result<TileSteps, GraphError> {
+fn tile_steps(node: &Arc<TileTime>, frames: usize, rows: usize, cpu: &Cpu) -> Result<TileSteps, GraphError> {
     let mut plans: Vec<(usize, Arc<Plan>)> = Vec::new();
     let mut tiles = Vec::new();
     let mut start = 0;

@@ -199,7 +199,7 @@ impl Conformer {
             let u = g.weight("pos_bias_u", &[self.heads, k])?;
             let v = g.weight("pos_bias_v", &[self.heads, k])?;
             let y = g.apply(
-                RelPosAttention { heads: self.heads, mask: self.mask.clone() },
+                RelPosAttention { heads: self.heads, mask: self.mask },
                 &[query, key, value, position, u, v, lengths],
             )?;
             linear(g, "linear_out", y, [d, d])

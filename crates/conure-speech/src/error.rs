@@ -37,7 +37,9 @@ pub enum SpeechError {
         found: String,
     },
     /// The decoder asked for is not in the model.
-    #[error("the model {model} has no {wanted} decoder; it has: {known}. Leave the decoder out, or use another model")]
+    #[error(
+        "the model {model} has no {wanted} decoder; it has: {known}. Leave the decoder out, or use another model"
+    )]
     NoDecoder {
         /// The model.
         model: String,

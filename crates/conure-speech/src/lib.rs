@@ -9,6 +9,7 @@ pub mod result;
 pub mod timing;
 mod transcribe;
 mod transducer;
+mod worker;
 
 pub use error::SpeechError;
 pub use recogniser::{Decoder, RecogniseOptions, Recogniser, Recognition};

@@ -5,12 +5,12 @@ use crate::decode::rnnt::RnntGreedy;
 use crate::decode::tdt::TdtGreedy;
 use crate::decode::{Token, TransducerState};
 use crate::error::SpeechError;
+use crate::front_end::{first_rows, item_rows, log_mel, tensor_error, valid_part};
 use crate::timing::Head;
 use crate::transducer::TransducerSession;
-use crate::front_end::{first_rows, item_rows, log_mel, tensor_error, valid_part};
-use conure_audio::log_mel::{Features, LogMel, Scratch};
+use crate::worker::{Encoded, Worker};
+use conure_audio::log_mel::{Features, LogMel};
 use conure_gguf::GgufFile;
-use conure_graph::Session;
 use conure_kernels::Cpu;
 use conure_models::{Attention, Parakeet};
 use conure_tensor::{Bindings, Symbol, Tensor, TensorView};
@@ -73,28 +73,6 @@ pub struct Recogniser {
     vocabulary: Vocabulary,
     cpu: Arc<Cpu>,
     idle: Mutex<Vec<Worker>>,
-}
-
-/// Sessions and buffers of one caller, kept warm between calls.
-#[derive(Debug)]
-struct Worker {
-    encoders: Vec<(Attention, Session)>,
-    transducer: Option<TransducerSession>,
-    features: Features,
-    scratch: Scratch,
-    batch: Vec<f32>,
-    lengths: Vec<i32>,
-    prompt: Vec<f32>,
-}
-
-/// A batch on its way through the encoder.
-struct Encoded {
-    /// Which of the worker's encoder sessions holds the outputs.
-    session: usize,
-    /// Encoder frames of each item.
-    frames: Vec<usize>,
-    /// Seconds of silence put before each item.
-    paddings: Vec<f64>,
 }
 
 impl Recogniser {
@@ -204,11 +182,7 @@ impl Recogniser {
     ///
     /// # Errors
     /// A decoder or language that the model has not, memory that cannot be had, cancellation.
-    pub fn recognise(
-        &self,
-        samples: &[f32],
-        options: &RecogniseOptions,
-    ) -> Result<Recognition, SpeechError> {
+    pub fn recognise(&self, samples: &[f32], options: &RecogniseOptions) -> Result<Recognition, SpeechError> {
         let mut all = self.recognise_batch(&[samples], options)?;
         all.pop().ok_or(SpeechError::Cancelled)
     }
@@ -279,7 +253,9 @@ impl Recogniser {
     pub fn node_names(&self) -> Result<Vec<String>, SpeechError> {
         let encoder = self.model.encoder(Attention::Model)?;
         let mut names = vec!["log_mel".to_owned()];
-        names.extend(encoder.graph().node_names().into_iter().filter(|n| *n != "encoder_lengths").map(str::to_owned));
+        names.extend(
+            encoder.graph().node_names().into_iter().filter(|n| *n != "encoder_lengths").map(str::to_owned),
+        );
         if self.model.config().transducer.is_some() {
             names.push("joint.logits".into());
         }
@@ -357,7 +333,10 @@ impl Recogniser {
             ("lengths", TensorView::of(&[batch], lengths).map_err(tensor_error)?),
         ];
         if !prompt.is_empty() {
-            inputs.push(("prompt", TensorView::of(&[batch, prompt.len() / batch], prompt).map_err(tensor_error)?));
+            inputs.push((
+                "prompt",
+                TensorView::of(&[batch, prompt.len() / batch], prompt).map_err(tensor_error)?,
+            ));
         }
         let outputs = session.run_capturing(&bindings, &inputs, captures)?;
         let lengths = outputs.get("encoder_lengths")?;
@@ -374,7 +353,8 @@ impl Recogniser {
     fn features(&self, worker: &mut Worker, clips: &[&[f32]]) -> Vec<f64> {
         let rate = self.sample_rate() as usize;
         let mels = self.log_mel.config().n_mels;
-        let padded_len = |clip: &[f32]| if clip.is_empty() { rate } else { clip.len().max(SHORTEST_SECONDS * rate) };
+        let padded_len =
+            |clip: &[f32]| if clip.is_empty() { rate } else { clip.len().max(SHORTEST_SECONDS * rate) };
         let longest = clips.iter().map(|c| self.log_mel.frame_count(padded_len(c))).max().unwrap_or(1);
         worker.lengths.clear();
         worker.batch.clear();
@@ -465,41 +445,6 @@ impl Recogniser {
         let rows = transducer.take_record();
         let config = self.model.config();
         let width = config.vocab_size + 1 + config.transducer.as_ref().map_or(0, |t| t.durations.len());
-        Ok(Tensor::from_slice(&[rows.len() / width, width], &rows).map_err(tensor_error)?)
-    }
-}
-
-impl Worker {
-    /// The place of the session for this attention, made if there is none.
-    fn encoder(
-        &mut self,
-        model: &Parakeet,
-        cpu: &Arc<Cpu>,
-        attention: Attention,
-    ) -> Result<usize, SpeechError> {
-        if let Some(at) = self.encoders.iter().position(|(a, _)| *a == attention) {
-            return Ok(at);
-        }
-        let session = Session::new(model.encoder(attention)?, cpu.clone())?;
-        self.encoders.push((attention, session));
-        Ok(self.encoders.len() - 1)
-    }
-
-    fn arena_bytes(&self) -> usize {
-        self.encoders.iter().map(|(_, s)| s.arena_bytes()).sum::<usize>()
-            + self.transducer.as_ref().map_or(0, TransducerSession::arena_bytes)
-    }
-
-    fn features_view(&self) -> Result<TensorView<'_>, SpeechError> {
-        let f = &self.features;
-        Ok(TensorView::of(&[f.frames, f.n_mels], &f.data).map_err(tensor_error)?)
-    }
-
-    /// Hands an item's projected frames to the transducer.
-    fn load_frames(&mut self, encoded: &Encoded, item: usize) -> Result<&mut TransducerSession, SpeechError> {
-        let rows = self.encoders[encoded.session].1.outputs()?.get("joint.enc")?;
-        let transducer = self.transducer.as_mut().ok_or(SpeechError::Cancelled)?;
-        transducer.set_frames(item_rows(&rows, item, encoded.frames[item])?);
-        Ok(transducer)
+        Tensor::from_slice(&[rows.len() / width, width], &rows).map_err(tensor_error)
     }
 }

@@ -1,7 +1,7 @@
 //! From tokens to transcripts: text, words, segments.
 
 use crate::error::SpeechError;
-use crate::recogniser::{Recogniser, RecogniseOptions, Recognition};
+use crate::recogniser::{RecogniseOptions, Recogniser, Recognition};
 use crate::result::{Segment, TokenInfo, Transcript, Word};
 use crate::timing::{TIGHT_FRAMES, TimingOptions, segments, words};
 
@@ -28,7 +28,11 @@ impl Recogniser {
     ///
     /// # Errors
     /// As [`Recogniser::recognise`].
-    pub fn transcribe(&self, samples: &[f32], options: &TranscribeOptions) -> Result<Transcript, SpeechError> {
+    pub fn transcribe(
+        &self,
+        samples: &[f32],
+        options: &TranscribeOptions,
+    ) -> Result<Transcript, SpeechError> {
         let recognition = self.recognise(samples, &options.recognise)?;
         self.transcript(&recognition, samples.len(), options)
     }

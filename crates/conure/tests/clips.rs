@@ -1,6 +1,8 @@
 //! Real and synthetic clips with the embedded model: what NeMo makes of each, with both heads, word for word and token
 //! for token.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use conure::{AudioSource, Decoder, LoadOptions, SpeechModel, TranscribeOptions, Transcript};
 use serde_json::Value;
 use std::path::{Path, PathBuf};

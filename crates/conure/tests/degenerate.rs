@@ -1,6 +1,8 @@
 //! Clips that are hardly clips: every short length, silence, noise, constants, samples that are no numbers. Nothing
 //! crashes, nothing is invented, every time lies inside the clip.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use conure::{
     AudioOptions, AudioSource, Decoder, LoadOptions, Samples, SpeechModel, TranscribeOptions, Transcript,
 };
@@ -120,7 +122,11 @@ fn silence_before_a_clip_moves_its_words() {
     for word in ["away", "her", "eyes", "certainly", "very", "like"] {
         let (before, after) = (start(&plain, word), start(&found, word));
         let moved = after.zip(before).map(|(a, b)| a - b - 13.0);
-        assert!(moved.is_some_and(|m| m.abs() <= 0.08 + 1e-9), "{word}: {before:?} {after:?} in {:?}", found.text);
+        assert!(
+            moved.is_some_and(|m| m.abs() <= 0.08 + 1e-9),
+            "{word}: {before:?} {after:?} in {:?}",
+            found.text
+        );
     }
 }
 

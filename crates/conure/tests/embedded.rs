@@ -1,5 +1,7 @@
 //! The embedded model on the sample clip.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use conure::{AudioSource, Decoder, SpeechModel, TranscribeOptions};
 
 fn clip() -> AudioSource {

@@ -1,6 +1,8 @@
 //! Models that are damaged, incomplete or lie about themselves: each is an error that names what is wrong, at once and
 //! without taking memory for what the file does not hold.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use conure::{LoadOptions, Samples, SpeechModel, TranscribeOptions};
 use conure_gguf::{GgufFile, GgufWriter, MetaValue};
 use conure_tensor::DType;
@@ -12,6 +14,7 @@ fn data(name: &str) -> PathBuf {
 }
 
 /// `hybrid_tdt80` with some things changed.
+#[derive(Default)]
 struct Change<'a> {
     set: Vec<(&'a str, MetaValue)>,
     drop_key: Option<&'a str>,
@@ -20,12 +23,6 @@ struct Change<'a> {
     reshape: Option<(&'a str, Vec<usize>)>,
     /// A number that a tensor is filled with.
     fill: Option<(&'a str, f32)>,
-}
-
-impl Default for Change<'_> {
-    fn default() -> Self {
-        Change { set: Vec::new(), drop_key: None, drop_tensor: None, reshape: None, fill: None }
-    }
 }
 
 fn write(change: &Change<'_>, out: &Path) {
