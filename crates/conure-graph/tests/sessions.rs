@@ -237,3 +237,43 @@ fn missing_and_misshapen_weights_are_named() {
     assert!(error.starts_with("memory: the tensor b.weight is missing"), "{error}");
     assert!(g.weight_opt("b.weight", &[1]).unwrap().is_none());
 }
+
+/// Once lengths have been run, running them again allocates nothing, tiles and captures included.
+#[test]
+fn a_warmed_up_run_allocates_nothing() {
+    let (program, captures) = block(12);
+    let mut session = Session::new(program, cpu(1)).unwrap();
+    let x = noise(1, &[2, 9, 12]);
+    let bindings = Bindings::new().with(B, 2).with(T, 9);
+    let inputs = [("x", x.view())];
+    for names in [&[][..], captures.as_slice()] {
+        session.run_capturing(&bindings, &inputs, names).unwrap();
+        let counted = allocation_counter::measure(|| {
+            for _ in 0..10 {
+                session.run_capturing(&bindings, &inputs, names).unwrap();
+            }
+        });
+        assert_eq!(counted.count_total, 0, "{names:?}: {counted:?}");
+    }
+
+    let weights = Weights::new(Arc::new(
+        MemoryWeights::new()
+            .with("first.weight", noise(7, &[4, 1, 3, 3]))
+            .with("depth.weight", noise(8, &[4, 1, 3, 3])),
+    ));
+    let tile = conv_body(&weights, 16);
+    let mut g = GraphBuilder::new(weights);
+    let x = g.input("x", rows(16));
+    let lengths = g.input("lengths", ValueType::new(DType::I32, Shape::new([(Axis::B, Dim::from(B))])));
+    let y = g.tile_time(tile, x, lengths).unwrap();
+    g.output("y", y);
+    let mut session = Session::new(Program::new(g.finish().unwrap()), cpu(1)).unwrap();
+    let (x, lengths) = (noise(3, &[1, 100, 16]), Tensor::from_slice(&[1], &[90i32]).unwrap());
+    let bindings = Bindings::new().with(B, 1).with(T, 100);
+    let inputs = [("x", x.view()), ("lengths", lengths.view())];
+    session.run(&bindings, &inputs).unwrap();
+    let counted = allocation_counter::measure(|| {
+        session.run(&bindings, &inputs).unwrap();
+    });
+    assert_eq!(counted.count_total, 0, "tiles: {counted:?}");
+}

@@ -353,8 +353,7 @@ impl Recogniser {
     fn features(&self, worker: &mut Worker, clips: &[&[f32]]) -> Vec<f64> {
         let rate = self.sample_rate() as usize;
         let mels = self.log_mel.config().n_mels;
-        let padded_len =
-            |clip: &[f32]| if clip.is_empty() { rate } else { clip.len().max(SHORTEST_SECONDS * rate) };
+        let padded_len = |clip: &[f32]| clip.len().max(SHORTEST_SECONDS * rate);
         let longest = clips.iter().map(|c| self.log_mel.frame_count(padded_len(c))).max().unwrap_or(1);
         worker.lengths.clear();
         worker.batch.clear();
