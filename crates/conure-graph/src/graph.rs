@@ -140,7 +140,8 @@ impl Graph {
     /// The names that can be captured, in the order in which the nodes run.
     pub fn node_names(&self) -> Vec<&str> {
         let mut named: Vec<(ValueId, &str)> = self.names.iter().map(|(n, v)| (*v, n.as_str())).collect();
-        named.sort_unstable();
+        // Of two names of one value the longer is the part, the shorter the whole that ends with it.
+        named.sort_unstable_by_key(|&(v, name)| (v, std::cmp::Reverse(name.len()), name));
         named.into_iter().map(|(_, n)| n).collect()
     }
 
