@@ -60,7 +60,7 @@ fn as_text(info: &ModelInfo) -> String {
 
 fn encoder(encoder: &EncoderInfo) -> String {
     format!(
-        "{} layers, width {}, {} heads, feed-forward {}, convolution {} ({}), {} attention{}{}",
+        "{} layers, width {}, {} heads, feed-forward {}, convolution {} ({}), attention {}{}{}",
         encoder.layers,
         encoder.d_model,
         encoder.heads,

@@ -35,6 +35,12 @@ pub fn run(args: &TranscribeArgs, cancel: &Arc<AtomicBool>) -> Result<Exit, Fail
         format: format_options(args),
         targets,
     };
+    // What the model cannot do it can do for no file: said once, before the work.
+    let (recogniser, wanted) = (job.model.recogniser(), &job.options.recognise);
+    recogniser
+        .head(wanted.decoder)
+        .and_then(|_| recogniser.language(wanted))
+        .map_err(|error| Failure::new("the model cannot do what was asked for").because(error))?;
     if !args.quiet {
         announce(&job.model, model::is_embedded(args.model.as_deref()));
     }
