@@ -250,7 +250,8 @@ fn a_full_disk_is_an_error() {
 #[test]
 fn ctrl_c_ends_with_130() {
     let mut child = spawn(&["transcribe", "-", "-q"]).spawn().unwrap();
-    // It waits for audio that never comes; give it time to load the model.
+    // It waits for audio that never comes, on a pipe that stays open; give it time to load the model.
+    let _pipe = child.stdin.take();
     std::thread::sleep(std::time::Duration::from_millis(1500));
     let status = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(status.success());
