@@ -1,4 +1,4 @@
-//! What the tests need beyond a Rust toolchain: sox and ffmpeg, which make the audio test files.
+//! What the tests need beyond a Rust toolchain: sox and ffmpeg, and the audio files that they make.
 
 use crate::process::{self, succeeds};
 use anyhow::{Context, Result};
@@ -14,11 +14,18 @@ fn missing() -> Vec<&'static str> {
         .collect()
 }
 
-/// Installs what is missing with apt-get, as root or through a sudo that asks nothing.
+/// Installs what is missing, and makes the audio files of the tests unless they are there.
 ///
 /// # Errors
-/// What could not be installed, and what to do by hand.
+/// What could not be installed or made, and what to do by hand.
 pub fn run_if_needed() -> Result<()> {
+    install()?;
+    let script = crate::root().join("scripts/make_audio_matrix.sh");
+    process::run(Command::new("bash").arg(script)).context("the audio files of the tests cannot be made")
+}
+
+/// Installs sox and ffmpeg with apt-get, as root or through a sudo that asks nothing.
+fn install() -> Result<()> {
     let missing = missing();
     if missing.is_empty() {
         return Ok(());
@@ -50,6 +57,6 @@ fn is_root() -> bool {
 /// As [`run_if_needed`].
 pub fn run() -> Result<()> {
     run_if_needed()?;
-    println!("sox and ffmpeg are there");
+    println!("sox and ffmpeg are there, and so are the audio files");
     Ok(())
 }

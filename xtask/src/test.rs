@@ -42,9 +42,9 @@ fn commands(nextest: bool, rest: &[&str]) -> Vec<Command> {
     match (nextest, rest.is_empty()) {
         (true, true) => vec![
             command(&["test", "--workspace", "--doc", "--quiet"]),
-            command(&["nextest", "run", "--workspace"]),
+            command(&["nextest", "run", "--workspace", "--no-fail-fast"]),
         ],
-        (true, false) => vec![command(&["nextest", "run", "--workspace"])],
+        (true, false) => vec![command(&["nextest", "run", "--workspace", "--no-fail-fast"])],
         (false, _) => vec![command(&["test", "--workspace"])],
     }
 }
@@ -57,8 +57,8 @@ mod tests {
     fn the_runner_of_most_tests_comes_last() {
         let lines = |nextest, rest: &[&str]| commands(nextest, rest).iter().map(line).collect::<Vec<_>>();
         for (nextest, rest, expected) in [
-            (true, &[][..], &["test --workspace --doc --quiet", "nextest run --workspace"][..]),
-            (true, &["wer"], &["nextest run --workspace wer"]),
+            (true, &[][..], &["test --workspace --doc --quiet", "nextest run --workspace --no-fail-fast"][..]),
+            (true, &["wer"], &["nextest run --workspace --no-fail-fast wer"]),
             (false, &[], &["test --workspace"]),
             (false, &["wer"], &["test --workspace wer"]),
         ] {

@@ -24,6 +24,9 @@ pub(crate) trait BlockSource: Send {
     fn expected_frames(&self) -> Option<u64>;
 }
 
+/// Larger samples are damage, not sound: their powers would overflow, and one would cost the whole recording.
+const MAX_MAGNITUDE: f32 = 1e6;
+
 /// Audio being decoded, block by block. Made by [`crate::decode::open`].
 pub struct AudioStream {
     name: String,
@@ -146,7 +149,9 @@ impl AudioStream {
         let start = self.frames as f64 / f64::from(self.spec.sample_rate.max(1));
         let mut bad = 0u64;
         for sample in &mut self.block {
-            if !sample.is_finite() {
+            // NaN is no number that this holds for.
+            let sound = sample.abs() <= MAX_MAGNITUDE;
+            if !sound {
                 *sample = 0.0;
                 bad += 1;
             }
@@ -155,7 +160,7 @@ impl AudioStream {
         let end = self.frames as f64 / f64::from(self.spec.sample_rate.max(1));
         if bad > 0 {
             self.non_finite += bad;
-            let message = "samples that are not numbers (NaN or infinite) are taken as 0".to_owned();
+            let message = "samples that are no sound (NaN, infinite or beyond a million times full scale) are taken as 0".to_owned();
             self.log.push(Warning { kind: WarningKind::NonFinite, message, start, end: Some(end) });
         }
         if end > self.max_seconds {

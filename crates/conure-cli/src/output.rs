@@ -31,10 +31,13 @@ pub fn to_stdout(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result
 /// # Errors
 /// What `write` or the file system says.
 pub fn to_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(format!(".{}.part", std::process::id()));
-    let part = path.with_file_name(name);
+    // A link is written through, as by every other program; a device or pipe would be replaced by a file.
+    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+        return Err(io::Error::other("it is there and is no regular file"));
+    }
+    // Short, so that a name of the longest length that file systems take has a part file too.
+    let part = path.with_file_name(format!(".conure.{}.part", std::process::id()));
     let attempt = || -> io::Result<()> {
         let mut out = BufWriter::new(std::fs::File::create(&part)?);
         write(&mut out)?;
@@ -74,14 +77,19 @@ pub fn warning(text: &str) {
 
 /// A path for messages: what could break the line or the terminal is escaped.
 pub fn shown(path: &Path) -> String {
-    clean(&path.display().to_string())
+    clean(&path.display().to_string()).replace('\n', "\\n")
+}
+
+/// Characters that make a terminal show text in another order than it has.
+fn is_direction_mark(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A text for messages, its control characters escaped.
 pub fn clean(text: &str) -> String {
     text.chars()
         .flat_map(|c| {
-            let escaped = c.is_control() && c != '\n';
+            let escaped = (c.is_control() && c != '\n') || is_direction_mark(c);
             let plain = (!escaped).then_some(c);
             plain.into_iter().chain(escaped.then(|| c.escape_debug()).into_iter().flatten())
         })
@@ -110,5 +118,22 @@ mod tests {
     fn hostile_names_stay_readable() {
         assert_eq!(clean("a\u{1b}[31m\tb ü"), "a\\u{1b}[31m\\tb ü");
         assert_eq!(shown(Path::new("x\u{7}.wav")), "x\\u{7}.wav");
+        assert_eq!(shown(Path::new("a\nerror: b\u{202e}.wav")), "a\\nerror: b\\u{202e}.wav");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_are_written_through_and_pipes_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (real, link) = (dir.path().join("real"), dir.path().join("link"));
+        std::fs::write(&real, "old").unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        to_file(&link, |out| out.write_all(b"new")).unwrap();
+        assert_eq!(std::fs::read(&real).unwrap(), b"new");
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+        let error = to_file(dir.path(), |out| out.write_all(b"new")).unwrap_err();
+        assert!(error.to_string().contains("no regular file"), "{error}");
+        let long = dir.path().join("x".repeat(255));
+        to_file(&long, |out| out.write_all(b"new")).unwrap();
     }
 }

@@ -64,6 +64,17 @@ pub enum SpeechError {
     /// The CPU's kernels cannot be set up.
     #[error(transparent)]
     Kernel(#[from] conure_kernels::KernelError),
+    /// The features of a clip do not fit in memory.
+    #[error(
+        "there is no memory for the {} MiB that the features of {seconds:.0} s of audio take; transcribe it in parts",
+        bytes / (1 << 20)
+    )]
+    OutOfMemory {
+        /// Bytes wanted.
+        bytes: usize,
+        /// Length of the clip, or of the longest of a batch.
+        seconds: f64,
+    },
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,

@@ -297,11 +297,12 @@ impl Recogniser {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
     }
 
-    fn attention(&self, options: &RecogniseOptions) -> Result<Attention, SpeechError> {
+    fn attention(&self, options: &RecogniseOptions, frames: usize) -> Result<Attention, SpeechError> {
         match options.local_attention {
             None => Ok(Attention::Model),
             Some(0) => Err(SpeechError::LocalAttention(0)),
-            Some(window) => Ok(Attention::Local(window)),
+            // A window wider than the clip sees all of it; powers of two keep the graphs few.
+            Some(window) => Ok(Attention::Local(window.min(frames.next_power_of_two()))),
         }
     }
 
@@ -314,14 +315,14 @@ impl Recogniser {
         captures: &[&str],
     ) -> Result<Encoded, SpeechError> {
         let prompt = self.prompt_index(options)?;
-        let paddings = self.features(worker, clips);
+        let paddings = self.features(worker, clips)?;
         let (batch, frames) = (clips.len(), worker.features.frames);
         worker.prompt.clear();
         if let (Some((_, index)), Some(config)) = (&prompt, &self.model.config().prompt) {
             worker.prompt.resize(batch * config.num_prompts, 0.0);
             worker.prompt.iter_mut().skip(*index).step_by(config.num_prompts).for_each(|p| *p = 1.0);
         }
-        let attention = self.attention(options)?;
+        let attention = self.attention(options, frames / self.model.config().subsampling_factor + 2)?;
         let bindings = Bindings::new().with(B, batch).with(T, frames);
         let at = worker.encoder(&self.model, &self.cpu, attention)?;
         let Worker { encoders, batch: data, lengths, prompt, features, .. } = worker;
@@ -350,13 +351,24 @@ impl Recogniser {
     }
 
     /// Log-mel of all clips into the worker; returns the silence put before each, in seconds.
-    fn features(&self, worker: &mut Worker, clips: &[&[f32]]) -> Vec<f64> {
+    fn features(&self, worker: &mut Worker, clips: &[&[f32]]) -> Result<Vec<f64>, SpeechError> {
         let rate = self.sample_rate() as usize;
         let mels = self.log_mel.config().n_mels;
         let padded_len = |clip: &[f32]| clip.len().max(SHORTEST_SECONDS * rate);
         let longest = clips.iter().map(|c| self.log_mel.frame_count(padded_len(c))).max().unwrap_or(1);
         worker.lengths.clear();
         worker.batch.clear();
+        worker.features.data.clear();
+        let batch = if clips.len() > 1 { clips.len() } else { 0 };
+        let reserved = worker
+            .features
+            .data
+            .try_reserve(longest * mels)
+            .and_then(|()| worker.batch.try_reserve(batch * longest * mels));
+        reserved.map_err(|_| SpeechError::OutOfMemory {
+            bytes: (batch + 1) * longest * mels * size_of::<f32>(),
+            seconds: longest as f64 * self.log_mel.config().hop_length as f64 / rate as f64,
+        })?;
         if clips.len() > 1 {
             worker.batch.resize(clips.len() * longest * mels, 0.0);
         }
@@ -380,7 +392,7 @@ impl Recogniser {
             paddings.push(before as f64 / rate as f64);
         }
         worker.features.frames = longest;
-        paddings
+        Ok(paddings)
     }
 
     /// Runs the decoder on each item of the batch that is in the worker's encoder session.

@@ -13,7 +13,10 @@ pub struct Transcript {
     pub text: String,
     /// Language asked for or detected, where the model knows any.
     pub language: Option<String>,
-    /// Length of the audio.
+    /// Where in its file the audio begins, if not at the file's start.
+    #[serde(default, skip_serializing_if = "is_zero", serialize_with = "seconds")]
+    pub start: f64,
+    /// Length of the audio. Every time lies in `start ..= start + duration`.
     #[serde(serialize_with = "seconds")]
     pub duration: f64,
     /// Name of the model.
@@ -130,6 +133,10 @@ pub fn join_words<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
 /// Milliseconds are all that a frame grid of 80 ms can mean; a longer number would be the noise of its arithmetic.
 fn seconds<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64((value * 1e3).round() / 1e3)
+}
+
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
 }
 
 fn confidence<S: Serializer>(value: &f32, serializer: S) -> Result<S::Ok, S::Error> {

@@ -89,6 +89,7 @@ impl Recogniser {
         Ok(Transcript {
             text: self.vocabulary().decode(&ids),
             language: self.language(&options.recognise)?,
+            start: 0.0,
             duration,
             model: self.name().to_owned(),
             device: "cpu".to_owned(),
@@ -131,4 +132,26 @@ pub fn shift(transcript: &mut Transcript, offset: f64) {
         }
     };
     transcript.segments.iter_mut().for_each(words);
+    transcript.start += offset;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{FormatOptions, OutputFormat, write};
+
+    /// Subtitles of a part of a file have the times of the file.
+    #[test]
+    fn a_shifted_transcript_keeps_its_cues() {
+        let word = |word: &str, start: f64, end: f64| Word { word: word.into(), start, end, confidence: 1.0 };
+        let words = vec![word("one", 0.25, 0.5), word("two", 1.0, 1.75)];
+        let segment = Segment { id: 0, start: 0.25, end: 1.75, text: "one two".into(), words };
+        let mut t = Transcript { duration: 2.0, segments: vec![segment], ..Default::default() };
+        shift(&mut t, 5.0);
+        let mut out = Vec::new();
+        write(&t, OutputFormat::Srt, &FormatOptions::default(), &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("00:00:05,250 --> 00:00:06,750"), "{text}");
+        assert!(serde_json::to_string(&t).unwrap().contains("\"start\":5.0,\"duration\":2.0"));
+    }
 }

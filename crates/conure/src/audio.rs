@@ -59,9 +59,9 @@ impl<'a> Samples<'a> {
     }
 }
 
-/// A sample that is no number would make every result one: it counts as silence.
+/// A sample that is no number, or whose power overflows, would make every result one: it counts as silence.
 fn finite(sample: f32) -> f32 {
-    if sample.is_finite() { sample } else { 0.0 }
+    if sample.abs() <= 1e6 { sample } else { 0.0 }
 }
 
 /// How a recording is read.
@@ -99,6 +99,9 @@ impl Recording {
     }
 }
 
+/// Containers that programs write as they record, and that may truly hold nothing yet.
+const EMPTY_IS_VALID: [&str; 3] = ["WAV", "raw", "raw samples"];
+
 /// Reads a recording as one channel at `sample_rate`. It is decoded, mixed and resampled block by block, so that only
 /// the result is ever whole in memory.
 ///
@@ -124,10 +127,21 @@ pub fn read(source: AudioSource, sample_rate: u32, options: &AudioOptions) -> Re
         let first = begin.saturating_sub(at).min(mono.len() as u64) as usize;
         let last = (end - at).min(mono.len() as u64) as usize;
         at += mono.len() as u64;
+        let more = resampler.output_length(mono.len() as u64) as usize + 1;
+        samples.try_reserve(more).map_err(|_| Error::Samples(format!(
+            "{name}: there is no memory for more than {:.0} s of it; transcribe it in parts, with a start and a duration",
+            samples.len() as f64 / f64::from(sample_rate)
+        )))?;
         resampler.push(&mono[first.min(last)..last], &mut samples);
     }
     if begin > 0 && at <= begin {
         return Err(Error::PastTheEnd { name, seconds: at as f64 / f64::from(rate), start: options.start });
+    }
+    if at == 0 && !EMPTY_IS_VALID.contains(&stream.container()) {
+        return Err(Error::Samples(format!(
+            "{name}: it looks like {}, but no sound was found in it; it is damaged or incomplete",
+            stream.container()
+        )));
     }
     resampler.finish(&mut samples);
     samples.shrink_to_fit();

@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub struct LoadOptions {
     /// The device, as [`crate::devices`] names it; `None` or `auto`: the best there is.
     pub device: Option<String>,
-    /// Threads to compute with, the caller's among them; `None`: as many as the process may use.
+    /// Threads to compute with, the caller's among them; `None`, or more than that: as many as the process may use.
     pub threads: Option<usize>,
     /// Whether the file is read into memory instead of mapped: for files on a network share that may go away.
     pub no_mmap: bool,
@@ -82,7 +82,10 @@ impl SpeechModel {
 
     fn from_file(file: GgufFile, name: &str, options: &LoadOptions) -> Result<SpeechModel, Error> {
         conure_graph::pick(options.device.as_deref())?;
-        let cpu = Arc::new(Cpu::detect(options.threads).map_err(SpeechError::from)?);
+        // More threads than processors only wait for each other: 1024 on two took minutes for seconds of audio.
+        let most = conure_kernels::Threads::default_count();
+        let cpu = Cpu::detect(options.threads.map(|n| n.min(most.max(1)))).map_err(SpeechError::from)?;
+        let cpu = Arc::new(cpu);
         let file = Arc::new(file);
         let recogniser = Recogniser::load(file.clone(), name, cpu)?;
         let decoders = recogniser.heads().iter().map(|h| h.name().to_owned()).collect();

@@ -104,6 +104,14 @@ fn samples_that_are_no_numbers_do_not_spread() {
     }
     let found = transcribe(&clip, Decoder::Tdt);
     assert!(found.text.starts_with("well i don't wish to see it"), "{}", found.text);
+    for wild in [3e38f32, -1e30, 1e7] {
+        let mut clip = SPEECH.clone();
+        clip[60_000] = wild;
+        assert!(
+            transcribe(&clip, Decoder::Tdt).text.starts_with("well i don't wish"),
+            "one sample of {wild}"
+        );
+    }
     // Far beyond full scale, a recording is loud, not silent.
     let loud: Vec<f32> = SPEECH.iter().map(|s| s * 1e3).collect();
     assert!(transcribe(&loud, Decoder::Tdt).text.split_whitespace().count() > 10);
@@ -145,6 +153,44 @@ fn channels_and_rates_are_asked_for_and_used() {
         let error = MODEL.transcribe(samples, &options(Decoder::Tdt)).unwrap_err().to_string();
         assert!(error.contains(expected), "{error:?} should say {expected:?}");
     }
+}
+
+#[test]
+fn a_window_wider_than_the_clip_is_the_whole_clip() {
+    let full = transcribe(&SPEECH, Decoder::Tdt);
+    for window in [93, 128, 100_000, usize::MAX] {
+        let mut options = options(Decoder::Tdt);
+        options.recognise.local_attention = Some(window);
+        let found = MODEL.transcribe(Samples::mono(&SPEECH, RATE), &options).unwrap();
+        assert_eq!(found.text, full.text, "window {window}");
+    }
+}
+
+#[test]
+fn a_part_of_a_file_has_the_times_of_the_file() {
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../samples/speech.wav"));
+    let part = AudioOptions { start: 5.0, duration: Some(2.0), ..Default::default() };
+    let t = MODEL.transcribe_file(AudioSource::path(path), &part, &options(Decoder::Tdt)).unwrap();
+    assert_eq!((t.start, t.duration), (5.0, 2.0));
+    assert!(!t.segments.is_empty());
+    for word in t.segments.iter().flat_map(|s| &s.words) {
+        assert!(5.0 <= word.start && word.start <= word.end && word.end <= 7.0, "{word:?}");
+    }
+    let mut srt = Vec::new();
+    conure::format::write(&t, conure::format::OutputFormat::Srt, &Default::default(), &mut srt).unwrap();
+    assert!(String::from_utf8(srt).unwrap().starts_with("1\n00:00:05,"));
+    let past = AudioOptions { start: 8.0, ..Default::default() };
+    let error = MODEL.transcribe_file(AudioSource::path(path), &past, &options(Decoder::Tdt)).unwrap_err();
+    assert!(error.to_string().contains("7.4"), "{error}");
+}
+
+#[test]
+fn more_threads_than_processors_are_not_made() {
+    let many = LoadOptions { threads: Some(1024), ..Default::default() };
+    let model = SpeechModel::embedded(&many).unwrap();
+    assert!(
+        model.recogniser().cpu().threads().count() <= std::thread::available_parallelism().unwrap().get()
+    );
 }
 
 #[test]

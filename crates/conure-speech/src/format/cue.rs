@@ -75,7 +75,8 @@ pub fn cues(transcript: &Transcript, limits: &Limits, highlight: bool) -> Vec<Cu
     }
     list.retain(|cue| !cue.text().is_empty());
     // whole milliseconds of audio; the small term undoes what a division by the sample rate leaves
-    make_valid(&mut list, (transcript.duration * 1e3 + 1e-6).floor() as u64);
+    let end = transcript.start + transcript.duration;
+    make_valid(&mut list, (end * 1e3 + 1e-6).floor() as u64);
     list
 }
 
