@@ -57,7 +57,11 @@ mod tests {
     fn the_runner_of_most_tests_comes_last() {
         let lines = |nextest, rest: &[&str]| commands(nextest, rest).iter().map(line).collect::<Vec<_>>();
         for (nextest, rest, expected) in [
-            (true, &[][..], &["test --workspace --doc --quiet", "nextest run --workspace --no-fail-fast"][..]),
+            (
+                true,
+                &[][..],
+                &["test --workspace --doc --quiet", "nextest run --workspace --no-fail-fast"][..],
+            ),
             (true, &["wer"], &["nextest run --workspace --no-fail-fast wer"]),
             (false, &[], &["test --workspace"]),
             (false, &["wer"], &["test --workspace wer"]),
