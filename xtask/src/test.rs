@@ -45,7 +45,7 @@ fn commands(nextest: bool, rest: &[&str]) -> Vec<Command> {
             command(&["nextest", "run", "--workspace", "--no-fail-fast"]),
         ],
         (true, false) => vec![command(&["nextest", "run", "--workspace", "--no-fail-fast"])],
-        (false, _) => vec![command(&["test", "--workspace"])],
+        (false, _) => vec![command(&["test", "--workspace", "--no-fail-fast"])],
     }
 }
 
@@ -63,8 +63,8 @@ mod tests {
                 &["test --workspace --doc --quiet", "nextest run --workspace --no-fail-fast"][..],
             ),
             (true, &["wer"], &["nextest run --workspace --no-fail-fast wer"]),
-            (false, &[], &["test --workspace"]),
-            (false, &["wer"], &["test --workspace wer"]),
+            (false, &[], &["test --workspace --no-fail-fast"]),
+            (false, &["wer"], &["test --workspace --no-fail-fast wer"]),
         ] {
             let found = lines(nextest, rest);
             assert_eq!(found.len(), expected.len(), "{found:?}");
