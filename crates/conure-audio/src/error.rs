@@ -168,7 +168,7 @@ pub enum WarningKind {
     LostSpan,
     /// A part is missing whose length is not known; later times may be early.
     LostUnknown,
-    /// Samples that were not finite numbers, replaced by 0.
+    /// Samples that were not finite numbers, or far too large to be sound, replaced by 0.
     NonFinite,
     /// A size in the header contradicts the file; the bytes that are there were read.
     HeaderLies,

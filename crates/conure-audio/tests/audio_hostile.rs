@@ -222,7 +222,8 @@ fn floats_that_are_no_numbers() {
     let data: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
     let bytes = riff(&[fmt(3, 1, 16_000, 4, 32), chunk(b"data", data.len() as u32, &data)]);
     let audio = decode("nan.wav", bytes.clone()).unwrap();
-    assert_eq!(audio.samples, [0.5, 0.0, 0.0, 0.0, 1e38, f32::MIN_POSITIVE / 2.0, -0.0, 0.25]);
+    // 1e38 is a number, but its power is none: it would cost the whole recording.
+    assert_eq!(audio.samples, [0.5, 0.0, 0.0, 0.0, 0.0, f32::MIN_POSITIVE / 2.0, -0.0, 0.25]);
     assert_eq!(audio.warnings.len(), 1);
     assert_eq!(audio.warnings[0].kind, WarningKind::NonFinite);
     let strict = DecodeOptions { strict: true, ..DecodeOptions::default() };
