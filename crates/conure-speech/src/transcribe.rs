@@ -1,5 +1,6 @@
 //! From tokens to transcripts: text, words, segments.
 
+use crate::decode::Token;
 use crate::error::SpeechError;
 use crate::recogniser::{RecogniseOptions, Recogniser, Recognition};
 use crate::result::{Segment, TokenInfo, Transcript, Word};
@@ -34,7 +35,7 @@ impl Recogniser {
         options: &TranscribeOptions,
     ) -> Result<Transcript, SpeechError> {
         let recognition = self.recognise(samples, &options.recognise)?;
-        self.transcript(&recognition, samples.len(), options)
+        self.transcript(&recognition, samples, options)
     }
 
     /// Transcribes clips in batches of clips of like length; the results are in the order of the clips and the same as
@@ -59,21 +60,23 @@ impl Recogniser {
             let group: Vec<&[f32]> = batch.iter().map(|&i| clips[i]).collect();
             let recognitions = self.recognise_batch(&group, &options.recognise)?;
             for (&i, recognition) in batch.iter().zip(&recognitions) {
-                results[i] = Some(self.transcript(recognition, clips[i].len(), options)?);
+                results[i] = Some(self.transcript(recognition, clips[i], options)?);
             }
             rest = later;
         }
         Ok(results.into_iter().flatten().collect())
     }
 
-    /// The transcript of what the decoder made of a clip of `samples` samples.
+    /// The transcript of what the decoder made of a clip.
     fn transcript(
         &self,
         recognition: &Recognition,
-        samples: usize,
+        clip: &[f32],
         options: &TranscribeOptions,
     ) -> Result<Transcript, SpeechError> {
-        let duration = samples as f64 / f64::from(self.sample_rate());
+        let duration = clip.len() as f64 / f64::from(self.sample_rate());
+        let invented = !recognition.tokens.is_empty() && only_faint_noise(clip, self.sample_rate());
+        let heard: &[Token] = if invented { &[] } else { &recognition.tokens };
         let timing = TimingOptions {
             frame_seconds: self.frame_seconds(),
             // Times count from the silence that a short clip was padded with; what lies in it is cut below.
@@ -81,11 +84,11 @@ impl Recogniser {
             tight_frames: options.tight_words.then_some(TIGHT_FRAMES),
             segment_gap: options.segment_gap,
         };
-        let mut spoken = words(&recognition.tokens, recognition.head, self.vocabulary(), &timing);
+        let mut spoken = words(heard, recognition.head, self.vocabulary(), &timing);
         for word in &mut spoken {
             move_before(word, recognition.padding, duration);
         }
-        let ids: Vec<u32> = recognition.tokens.iter().map(|t| t.id).collect();
+        let ids: Vec<u32> = heard.iter().map(|t| t.id).collect();
         Ok(Transcript {
             text: self.vocabulary().decode(&ids),
             language: self.language(&options.recognise)?,
@@ -95,14 +98,13 @@ impl Recogniser {
             device: "cpu".to_owned(),
             decoder: recognition.head.name().to_owned(),
             segments: segments(spoken, &timing),
-            tokens: options.tokens.then(|| self.token_list(recognition)),
-            warnings: Vec::new(),
+            tokens: options.tokens.then(|| self.token_list(heard)),
+            warnings: if invented { vec![FAINT_NOISE.to_owned()] } else { Vec::new() },
         })
     }
 
-    fn token_list(&self, recognition: &Recognition) -> Vec<TokenInfo> {
-        recognition
-            .tokens
+    fn token_list(&self, tokens: &[Token]) -> Vec<TokenInfo> {
+        tokens
             .iter()
             .map(|t| TokenInfo {
                 id: t.id,
@@ -113,6 +115,26 @@ impl Recogniser {
             })
             .collect()
     }
+}
+
+/// What is said of a clip whose words were taken for invented.
+const FAINT_NOISE: &str = "nothing but faint, steady noise; what the model made of it is left out";
+
+/// Whether a clip of half a second or more is steady to 3 dB and fainter than -50 dB of full scale. Features are normalised,
+/// so that a model hears such noise as loud as speech and may invent words; no speech is that steady.
+fn only_faint_noise(clip: &[f32], sample_rate: u32) -> bool {
+    const FAINT: f64 = 1e-5;
+    const STEADY: f64 = 2.0;
+    // The mean is taken off: a constant is no sound.
+    let mean = clip.iter().map(|&s| f64::from(s)).sum::<f64>() / clip.len().max(1) as f64;
+    let frame = (sample_rate as usize / 40).max(1);
+    let powers = clip
+        .chunks_exact(frame)
+        .map(|f| f.iter().map(|&s| (f64::from(s) - mean).powi(2)).sum::<f64>() / frame as f64);
+    let (count, sum, most) =
+        powers.fold((0usize, 0.0, 0.0f64), |(n, sum, most), p| (n + 1, sum + p, most.max(p)));
+    let average = sum / count.max(1) as f64;
+    count >= 20 && average < FAINT && most <= STEADY * average
 }
 
 /// Moves a word by the silence before the clip, and into the clip.
@@ -153,5 +175,30 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("00:00:05,250 --> 00:00:06,750"), "{text}");
         assert!(serde_json::to_string(&t).unwrap().contains("\"start\":5.0,\"duration\":2.0"));
+    }
+
+    #[test]
+    fn steady_faint_noise_is_told_from_speech() {
+        let mut state = 1u32;
+        let mut noise = |level: f32| -> Vec<f32> {
+            (0..32_000)
+                .map(|_| {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    ((state >> 8) as f32 / (1 << 23) as f32 - 1.0) * level
+                })
+                .collect()
+        };
+        let bursts: Vec<f32> =
+            noise(2e-3).iter().enumerate().map(|(i, s)| s * ((i / 4_000) % 2) as f32).collect();
+        for (what, clip, expected) in [
+            ("faint noise", noise(1e-3), true),
+            ("silence", vec![0.0; 32_000], true),
+            ("a constant", vec![0.5; 32_000], true),
+            ("louder noise", noise(1e-1), false),
+            ("faint bursts, as quiet speech", bursts, false),
+            ("too short to tell", noise(1e-3)[..4_000].to_vec(), false),
+        ] {
+            assert_eq!(only_faint_noise(&clip, 16_000), expected, "{what}");
+        }
     }
 }
