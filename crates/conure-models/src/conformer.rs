@@ -218,8 +218,13 @@ impl Conformer {
                 let weight = g.weight("weight", &[d, 1, kernel])?;
                 let bias = g.weight_opt("bias", &[d])?;
                 let pad_before = if self.conv_causal { kernel - 1 } else { (kernel - 1) / 2 };
-                let conv =
-                    DepthwiseConv1d { pad_before, pad_after: kernel - 1 - pad_before, bias: bias.is_some() };
+                let conv = DepthwiseConv1d {
+                    pad_before,
+                    pad_after: kernel - 1 - pad_before,
+                    bias: bias.is_some(),
+                    scale_shift: false,
+                    activation: Activation::None,
+                };
                 let mut inputs = vec![x, weight];
                 inputs.extend(bias);
                 g.apply(conv, &inputs)

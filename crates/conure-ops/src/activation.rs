@@ -1,6 +1,6 @@
 //! The functions that a layer may apply to what it computes.
 
-/// The function at the end of a [`crate::Linear`] or [`crate::Conv2d`].
+/// The function at the end of a [`crate::Linear`], a [`crate::Conv2d`] or a [`crate::DepthwiseConv1d`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// The value itself.
@@ -14,11 +14,14 @@ pub enum Activation {
     Sigmoid,
     /// Hyperbolic tangent.
     Tanh,
+    /// Gated linear unit over a whole row: the first half times the sigmoid of the second. Only [`crate::Linear`] ends in
+    /// it; it halves the row.
+    Glu,
 }
 
 impl Activation {
-    /// Every activation.
-    pub const ALL: [Activation; 5] =
+    /// Those that take every element by itself.
+    pub const ELEMENTWISE: [Activation; 5] =
         [Activation::None, Activation::Relu, Activation::Silu, Activation::Sigmoid, Activation::Tanh];
 
     /// Its name, as drawings show it.
@@ -29,12 +32,16 @@ impl Activation {
             Activation::Silu => "silu",
             Activation::Sigmoid => "sigmoid",
             Activation::Tanh => "tanh",
+            Activation::Glu => "glu",
         }
     }
 
-    /// The definition.
+    /// The definition, element by element.
+    ///
+    /// [`Activation::Glu`] has no such definition: its op gates whole rows itself and the value stays as it is here.
     pub fn apply(self, x: f64) -> f64 {
         match self {
+            Activation::Glu => x,
             Activation::None => x,
             Activation::Relu => relu(x),
             Activation::Silu => silu(x),

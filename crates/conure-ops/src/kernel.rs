@@ -97,11 +97,20 @@ pub(crate) fn small_if<'a>(
 /// The key of a matrix packed for products.
 pub(crate) const MATRIX: &str = "matrix";
 
-/// A weight `[N, ...]` packed for products: what follows the first axis is K.
-pub(crate) fn pack_matrix(op: &'static str, cpu: &Cpu, weight: &TensorView<'_>) -> Result<Packed, OpError> {
+/// The key of a matrix packed for products that end in a gated linear unit.
+pub(crate) const MATRIX_GLU: &str = "matrix_glu";
+
+/// A weight `[N, ...]` packed for products: what follows the first axis is K. `glu`: as [`MATRIX_GLU`], N is even.
+pub(crate) fn pack_matrix(
+    op: &'static str,
+    cpu: &Cpu,
+    weight: &TensorView<'_>,
+    glu: bool,
+) -> Result<Packed, OpError> {
     let n = weight.shape().first().copied().unwrap_or(1);
     let k = weight.shape().iter().skip(1).product();
-    let packed = PackedMatrix::new(cpu, weight.dtype(), weight.bytes(), n, k).map_err(refused(op))?;
+    let make = if glu { PackedMatrix::new_glu } else { PackedMatrix::new };
+    let packed = make(cpu, weight.dtype(), weight.bytes(), n, k).map_err(refused(op))?;
     Ok(Arc::new(packed))
 }
 
@@ -191,10 +200,10 @@ pub(crate) fn taps<'b>(
     }
 }
 
-/// The activation as a function of the elementwise kernels.
+/// The activation as a function of the elementwise kernels; `None` for none and for what gates whole rows.
 pub(crate) fn function(activation: Activation) -> Option<elementwise::Unary> {
     match activation {
-        Activation::None => None,
+        Activation::None | Activation::Glu => None,
         Activation::Relu => Some(elementwise::Unary::Relu),
         Activation::Silu => Some(elementwise::Unary::Silu),
         Activation::Sigmoid => Some(elementwise::Unary::Sigmoid),
@@ -209,6 +218,7 @@ pub(crate) fn fused(activation: Activation) -> Option<gemm::Activation> {
         Activation::Relu => Some(gemm::Activation::Relu),
         Activation::Silu => Some(gemm::Activation::Silu),
         Activation::Sigmoid => Some(gemm::Activation::Sigmoid),
+        Activation::Glu => Some(gemm::Activation::Glu),
         Activation::Tanh => None,
     }
 }

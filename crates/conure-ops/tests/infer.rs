@@ -56,6 +56,13 @@ fn linear() {
         &[d.clone(), w(&[1024, 512, 3])],
         "linear: input 1 is f16 [1024, 512, 3], expected [N, K], with nothing but 1 after that",
     );
+    let gated = Linear { activation: Activation::Glu, bias: true, residual: Some(1.0) };
+    check(gated.clone(), &[d.clone(), w(&[1024, 512]), w(&[1024]), d.clone()], "f32 [B, T, D 512]");
+    check(
+        Linear { bias: false, residual: None, ..gated },
+        &[d.clone(), w(&[1023, 512])],
+        "linear: input 1 is f16 [1023, 512], expected [N, K] with an even N, for a gated linear unit",
+    );
     check(LINEAR, &[d.clone()], "linear: takes 2 inputs, got 1");
     check(LINEAR, &[lengths(), w(&[4, 4])], "linear: input 0 is i32 [B], expected f32 [..., K]");
     let full = Linear { bias: true, residual: Some(0.5), ..LINEAR };
@@ -88,9 +95,20 @@ fn convolutions_and_lengths() {
     let still = Conv2d { stride: [0, 1], ..subsampling };
     check(still, &[mel, w(&[4, 1, 3, 3]), w(&[4])], "conv2d: stride, dilation and groups must be at least 1");
 
-    let depthwise = DepthwiseConv1d { pad_before: 4, pad_after: 4, bias: true };
+    let activation = Activation::None;
+    let depthwise =
+        DepthwiseConv1d { pad_before: 4, pad_after: 4, bias: true, scale_shift: false, activation };
     let c = x(&[(Axis::D, 512)]);
     check(depthwise.clone(), &[c.clone(), w(&[512, 1, 9]), w(&[512])], "f32 [B, T, D 512]");
+    let full = DepthwiseConv1d { scale_shift: true, activation: Activation::Silu, ..depthwise.clone() };
+    let vector = || w(&[512]);
+    check(full.clone(), &[c.clone(), w(&[512, 1, 9]), vector(), vector(), vector()], "f32 [B, T, D 512]");
+    let inputs = [c.clone(), w(&[512, 1, 9]), vector(), vector(), w(&[511])];
+    check(full.clone(), &inputs, "depthwise_conv1d: C differs (512 vs 511)");
+    check(full, &[c.clone(), w(&[512, 1, 9]), vector()], "depthwise_conv1d: takes 5 inputs, got 3");
+    let gated = DepthwiseConv1d { activation: Activation::Glu, ..depthwise.clone() };
+    let error = "depthwise_conv1d: a convolution does not end in a gated linear unit";
+    check(gated, &[c.clone(), w(&[512, 1, 9]), vector()], error);
     check(depthwise, &[c, w(&[256, 1, 9]), w(&[512])], "depthwise_conv1d: C differs (512 vs 256)");
     check(ConvLength { kernel: 3, stride: 2, pad: 2 }, &[lengths()], "i32 [B]");
     let error = "conv_length: stride is 0, must be at least 1";

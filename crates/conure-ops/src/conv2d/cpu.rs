@@ -98,7 +98,7 @@ impl CpuOp for Conv2d {
     fn pack_on(&self, cpu: &Cpu, input: usize, weight: &TensorView<'_>) -> Result<Packed, OpError> {
         match input {
             1 if self.is_product([2, 3].map(|i| Some(dim(weight.shape(), i)))) => {
-                pack_matrix(NAME, cpu, weight)
+                pack_matrix(NAME, cpu, weight, false)
             }
             1 => pack_taps(NAME, weight),
             _ => pack_small(NAME, weight),

@@ -64,6 +64,9 @@ impl Conv2d {
                 self.groups, w[0]
             )));
         }
+        if self.activation == Activation::Glu {
+            return Err(ins.attribute("a convolution does not end in a gated linear unit"));
+        }
         if w[2] == 0 || w[3] == 0 {
             return Err(ins.attribute("the kernel has no taps"));
         }

@@ -1,6 +1,7 @@
 //! Conformance cases of `depthwise_conv1d`.
 
 use super::DepthwiseConv1d;
+use crate::activation::Activation;
 use crate::cases::{Case, Input, Tolerance};
 use conure_tensor::DType;
 
@@ -23,15 +24,31 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (x, taps, pad_before, pad_after) in geometries {
         for (dtype, bias) in [(DType::F32, true), (DType::F32, false), (DType::F16, true)] {
-            let op = DepthwiseConv1d { pad_before, pad_after, bias };
-            let name = format!("{x:?} k{taps} p{pad_before}+{pad_after} {dtype} bias {bias}");
-            let case = Case::new(name, op)
-                .with(Input::f32(&x))
-                .with(Input::weight(dtype, &[x[2], 1, taps]))
-                .with_if(bias, Input::weight(dtype, &[x[2]]))
-                .within(Tolerance::SUMS);
-            cases.push(case);
+            let op = DepthwiseConv1d { pad_before, pad_after, bias, ..plain() };
+            cases.push(case(x, taps, dtype, op));
+        }
+    }
+    for activation in Activation::ELEMENTWISE {
+        for (bias, scale_shift) in [(false, false), (false, true), (true, true)] {
+            let op = DepthwiseConv1d { pad_before: 4, pad_after: 4, bias, scale_shift, activation };
+            cases.push(case([2, 21, 19], 9, if bias { DType::F16 } else { DType::F32 }, op));
         }
     }
     cases
+}
+
+fn plain() -> DepthwiseConv1d {
+    let activation = Activation::None;
+    DepthwiseConv1d { pad_before: 0, pad_after: 0, bias: false, scale_shift: false, activation }
+}
+
+fn case(x: [usize; 3], taps: usize, dtype: DType, op: DepthwiseConv1d) -> Case {
+    let vector = || Input::weight(dtype, &[x[2]]);
+    Case::new(format!("{x:?} k{taps} {dtype} {op:?}"), op.clone())
+        .with(Input::f32(&x))
+        .with(Input::weight(dtype, &[x[2], 1, taps]))
+        .with_if(op.bias, vector())
+        .with_if(op.scale_shift, vector())
+        .with_if(op.scale_shift, vector())
+        .within(Tolerance::SUMS)
 }

@@ -1,10 +1,13 @@
 //! `depthwise_conv1d` on the CPU.
 
 use super::{DepthwiseConv1d, NAME};
-use crate::kernel::{TAPS_MAJOR, dim, out_f32, pack_small, pack_taps, refused, small_if, small_key, taps};
+use crate::activation::Activation;
+use crate::kernel::{
+    TAPS_MAJOR, dim, function, out_f32, pack_small, pack_taps, refused, small_if, small_key, taps,
+};
 use crate::op::{CpuCall, CpuOp, OpError, Packed, ValueType};
-use conure_kernels::Cpu;
 use conure_kernels::conv1d::DepthwiseConv1d as Kernel;
+use conure_kernels::{Cpu, elementwise};
 use conure_tensor::TensorView;
 
 impl CpuOp for DepthwiseConv1d {
@@ -20,7 +23,7 @@ impl CpuOp for DepthwiseConv1d {
     fn pack_key(&self, input: usize, weight: &ValueType) -> Option<&'static str> {
         match input {
             1 => Some(TAPS_MAJOR),
-            2 => small_key(weight),
+            2..=4 => small_key(weight),
             _ => None,
         }
     }
@@ -33,6 +36,8 @@ impl CpuOp for DepthwiseConv1d {
         let x = call.tensor(NAME, 0)?;
         let (shape, x) = (x.shape(), x.as_slice::<f32>()?);
         let bias = small_if(self.bias, call, NAME, 2)?;
+        let scale = small_if(self.scale_shift, call, NAME, self.scale_at())?;
+        let shift = small_if(self.scale_shift, call, NAME, self.scale_at() + 1)?;
         let (weights, w) = taps(call.inputs, NAME, 1, call.scratch)?;
         let out = out_f32(NAME, call.outputs, 0)?;
         if out.is_empty() {
@@ -44,9 +49,15 @@ impl CpuOp for DepthwiseConv1d {
             left: self.pad_before,
             right: self.pad_after,
             bias,
-            scale_shift: None,
-            silu: false,
+            scale_shift: scale.zip(shift),
+            silu: self.activation == Activation::Silu,
         };
-        kernel.run(call.cpu, x, dim(shape, 0), dim(shape, 1), dim(shape, 2), out).map_err(refused(NAME))
+        kernel.run(call.cpu, x, dim(shape, 0), dim(shape, 1), dim(shape, 2), out).map_err(refused(NAME))?;
+        match function(self.activation) {
+            Some(f) if self.activation != Activation::Silu => {
+                elementwise::unary_in_place(call.cpu, f, out).map_err(refused(NAME))
+            }
+            _ => Ok(()),
+        }
     }
 }

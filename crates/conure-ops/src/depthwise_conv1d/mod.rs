@@ -1,5 +1,6 @@
 //! `depthwise_conv1d`: every channel convolved in time with its own kernel.
 
+use crate::activation::Activation;
 use crate::infer::{Inputs, conv_frames, dim, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
 use crate::values::{output, read, write};
@@ -11,10 +12,11 @@ mod cpu;
 
 const NAME: &str = "depthwise_conv1d";
 
-/// Depthwise convolution in time, stride 1: the convolution of a Conformer's convolution module.
+/// Depthwise convolution in time, stride 1, with what follows it in a Conformer's convolution module.
 ///
-/// Inputs: `x [B, T, C]` f32, `w [C, 1, K]` in any stored form, then `bias [C]` if [`DepthwiseConv1d::bias`].
-/// Output: `[B, T', C]` f32 with `T' = T + pad_before + pad_after - K + 1`.
+/// Inputs: `x [B, T, C]` f32, `w [C, 1, K]` in any stored form, then `bias [C]` if [`DepthwiseConv1d::bias`], then
+/// `scale [C]` and `shift [C]` if [`DepthwiseConv1d::scale_shift`]. Output: `[B, T', C]` f32 with
+/// `T' = T + pad_before + pad_after - K + 1`, `activation((x * w + bias) * scale + shift)`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DepthwiseConv1d {
     /// Zero frames before the first: `(K-1)/2`, or `K-1` where causal.
@@ -23,6 +25,17 @@ pub struct DepthwiseConv1d {
     pub pad_after: usize,
     /// Whether there is a bias.
     pub bias: bool,
+    /// Whether a scale and a shift of every channel follow: a batch norm whose statistics are folded.
+    pub scale_shift: bool,
+    /// Applied last.
+    pub activation: Activation,
+}
+
+impl DepthwiseConv1d {
+    /// Where the scale stands among the inputs, if there is one; the shift follows it.
+    fn scale_at(&self) -> usize {
+        2 + usize::from(self.bias)
+    }
 }
 
 impl Op for DepthwiseConv1d {
@@ -36,17 +49,26 @@ impl Op for DepthwiseConv1d {
             ("pad_before", int(self.pad_before)),
             ("pad_after", int(self.pad_after)),
             ("bias", Attr::Int(i64::from(self.bias))),
+            ("scale_shift", Attr::Int(i64::from(self.scale_shift))),
+            ("activation", Attr::Text(self.activation.name())),
         ]
     }
 
     fn infer(&self, inputs: &[&ValueType]) -> Result<Outputs, OpError> {
-        let ins = Inputs::exactly(NAME, inputs, 2 + usize::from(self.bias))?;
+        let ins = Inputs::exactly(NAME, inputs, self.scale_at() + 2 * usize::from(self.scale_shift))?;
+        if self.activation == Activation::Glu {
+            return Err(ins.attribute("a convolution does not end in a gated linear unit"));
+        }
         let x = ins.f32_of(0, 3, "[B, T, C]")?;
         let w = ins.weight(1, 3, "[C, 1, K]")?;
         ins.same(Axis::C, dim(x, 2), dim(w, 0))?;
         ins.same(Axis("channels per group"), &Dim::from(1), dim(w, 1))?;
         if self.bias {
             ins.vector(2, Axis::C, dim(x, 2))?;
+        }
+        if self.scale_shift {
+            ins.vector(self.scale_at(), Axis::C, dim(x, 2))?;
+            ins.vector(self.scale_at() + 1, Axis::C, dim(x, 2))?;
         }
         let kernel = dim(w, 2).as_constant().filter(|&k| k > 0);
         let kernel = kernel.ok_or_else(|| ins.wrong(1, "[C, 1, K] with a fixed K of at least 1"))?;
@@ -61,6 +83,8 @@ impl Op for DepthwiseConv1d {
     fn reference(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), OpError> {
         let (x, w) = (read(NAME, inputs, 0)?, read(NAME, inputs, 1)?);
         let bias = if self.bias { Some(read(NAME, inputs, 2)?) } else { None };
+        let vector = |i: usize| if self.scale_shift { read(NAME, inputs, i).map(Some) } else { Ok(None) };
+        let (scale, shift) = (vector(self.scale_at())?, vector(self.scale_at() + 1)?);
         let (frames, c, taps) = (x.dim(1), x.dim(2), w.dim(2));
         let out_frames = output(NAME, outputs, 0)?.shape().get(1).copied().unwrap_or(0);
         let mut out = Vec::new();
@@ -73,7 +97,10 @@ impl Op for DepthwiseConv1d {
                             sum += x.data[(b * frames + s) * c + ch] * w.data[ch * taps + k];
                         }
                     }
-                    out.push(sum);
+                    if let (Some(scale), Some(shift)) = (&scale, &shift) {
+                        sum = sum * scale.data[ch] + shift.data[ch];
+                    }
+                    out.push(self.activation.apply(sum));
                 }
             }
         }

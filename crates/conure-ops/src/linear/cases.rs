@@ -55,14 +55,22 @@ pub fn cases() -> Vec<Case> {
         cases.push(case(format!("stored {dtype}"), plain.clone(), &[3, 5], 37, k, dtype));
         cases.push(case(format!("one row, stored {dtype}"), plain.clone(), &[1], 37, k, dtype));
     }
-    for activation in Activation::ALL {
+    for activation in Activation::ELEMENTWISE.into_iter().chain([Activation::Glu]) {
         for bias in [false, true] {
             for residual in [None, Some(1.0), Some(0.5)] {
                 let op = Linear { activation, bias, residual };
                 let name = format!("{} bias {bias} residual {residual:?}", activation.name());
-                cases.push(case(name, op, &[2, 9], 23, 40, DType::F32));
+                let n = if activation == Activation::Glu { 46 } else { 23 };
+                cases.push(case(name, op, &[2, 9], n, 40, DType::F32));
             }
         }
+    }
+    // Gated halves that do not fill their panels, one that spans several, and few rows.
+    for (rows, n, dtype) in
+        [(1, 2, DType::F32), (2, 130, DType::F32), (20, 66, DType::F16), (3, 64, DType::Q8_0)]
+    {
+        let op = Linear { activation: Activation::Glu, bias: true, residual: None };
+        cases.push(case(format!("gated {rows} rows n{n} {dtype}"), op, &[rows], n, 64, dtype));
     }
     let pointwise = Case::new("pointwise convolution", plain)
         .with(Input::f32(&[2, 5, 12]))
@@ -78,6 +86,9 @@ fn case(name: String, op: Linear, rows: &[usize], n: usize, k: usize, dtype: DTy
         .with(Input::f32(&to(k)))
         .with(Input::weight(dtype, &[n, k]))
         .with_if(op.bias, Input::weight(if dtype == DType::F16 { dtype } else { DType::F32 }, &[n]))
-        .with_if(op.residual.is_some(), Input::f32(&to(n)))
+        .with_if(
+            op.residual.is_some(),
+            Input::f32(&to(if op.activation == Activation::Glu { n / 2 } else { n })),
+        )
         .within(LONG_SUMS)
 }

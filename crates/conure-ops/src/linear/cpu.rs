@@ -3,8 +3,8 @@
 use super::{Linear, NAME};
 use crate::activation::Activation;
 use crate::kernel::{
-    MATRIX, function, fused, last, matrix, out_f32, pack_matrix, pack_small, refused, rows, small_if,
-    small_key,
+    MATRIX, MATRIX_GLU, function, fused, last, matrix, out_f32, pack_matrix, pack_small, refused, rows,
+    small_if, small_key,
 };
 use crate::op::{CpuCall, CpuInput, CpuOp, OpError, Packed, ValueType};
 use conure_kernels::gemm::{self, Epilogue, Residual};
@@ -28,6 +28,7 @@ impl CpuOp for Linear {
 
     fn pack_key(&self, input: usize, weight: &ValueType) -> Option<&'static str> {
         match input {
+            1 if self.activation == Activation::Glu => Some(MATRIX_GLU),
             1 => Some(MATRIX),
             2 if self.bias => small_key(weight),
             _ => None,
@@ -35,7 +36,10 @@ impl CpuOp for Linear {
     }
 
     fn pack_on(&self, cpu: &Cpu, input: usize, weight: &TensorView<'_>) -> Result<Packed, OpError> {
-        if input == 1 { pack_matrix(NAME, cpu, weight) } else { pack_small(NAME, weight) }
+        match input {
+            1 => pack_matrix(NAME, cpu, weight, self.activation == Activation::Glu),
+            _ => pack_small(NAME, weight),
+        }
     }
 
     fn run(&self, call: &mut CpuCall<'_, '_>) -> Result<(), OpError> {
@@ -49,7 +53,8 @@ impl CpuOp for Linear {
             Some((i, _)) => Residual::Add(call.slice::<f32>(NAME, i)?),
         };
         let scale = self.residual.unwrap_or(1.0);
-        let n = call.outputs.first().map_or(1, |o| last(o.shape()));
+        let width = call.outputs.first().map_or(1, |o| last(o.shape()));
+        let n = if self.activation == Activation::Glu { 2 * width } else { width };
         let out = out_f32(NAME, call.outputs, 0)?;
         if let Some(activation) = fused(self.activation) {
             let epilogue = Epilogue { bias, activation, scale, residual };

@@ -1,6 +1,6 @@
 //! `linear`: `out = residual + scale * activation(x W^T + bias)`.
 
-use crate::activation::Activation;
+use crate::activation::{Activation, sigmoid};
 use crate::infer::{Inputs, dim, last, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
 use crate::values::{read, write};
@@ -16,7 +16,8 @@ const NAME: &str = "linear";
 ///
 /// Inputs: `x [..., K]` f32, `w [N, K]` in any stored form (axes of length 1 may follow, as in a pointwise
 /// convolution's weight), then `bias [N]` if [`Linear::bias`], then `residual [..., N]` f32 if
-/// [`Linear::residual`]. Output: `[..., N]` f32, `residual + scale * activation(x W^T + bias)`.
+/// [`Linear::residual`]. Output: `[..., N]` f32, `residual + scale * activation(x W^T + bias)`. With
+/// [`Activation::Glu`] N is even, and output and residual are `[..., N / 2]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Linear {
     /// Applied after the bias.
@@ -66,7 +67,11 @@ impl Op for Linear {
             ins.vector(2, Axis::N, n)?;
         }
         let axis = if w.axis(0) == Axis::ANY { Axis::N } else { w.axis(0) };
-        let out = x.with(last(x), axis, n.clone());
+        let width = if self.activation == Activation::Glu { n.floor_div(2) } else { n.clone() };
+        if self.activation == Activation::Glu && &width * &Dim::from(2) != *n {
+            return Err(ins.wrong(1, "[N, K] with an even N, for a gated linear unit"));
+        }
+        let out = x.with(last(x), axis, width);
         if let Some(r) = self.residual_at() {
             let residual = ins.f32_of(r, out.rank(), "[..., N]")?;
             for ((axis, a), (_, b)) in out.iter().zip(residual.iter()) {
@@ -84,10 +89,17 @@ impl Op for Linear {
         let residual = self.residual_at().map(|i| read(NAME, inputs, i)).transpose()?;
         let mut out = Vec::new();
         for row in x.rows() {
-            for j in 0..n {
+            let product = |j: usize| {
                 let w_row = &w.data[j * k..(j + 1) * k];
                 let dot: f64 = row.iter().zip(w_row).map(|(a, b)| a * b).sum();
-                let y = self.activation.apply(dot + bias.as_ref().map_or(0.0, |b| b.data[j]));
+                dot + bias.as_ref().map_or(0.0, |b| b.data[j])
+            };
+            let glu = self.activation == Activation::Glu;
+            for j in 0..if glu { n / 2 } else { n } {
+                let y = match glu {
+                    true => product(j) * sigmoid(product(n / 2 + j)),
+                    false => self.activation.apply(product(j)),
+                };
                 out.push(match (&residual, self.residual) {
                     (Some(r), Some(scale)) => r.data[out.len()] + f64::from(scale) * y,
                     _ => y,

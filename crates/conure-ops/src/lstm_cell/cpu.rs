@@ -26,7 +26,7 @@ impl CpuOp for LstmCell {
     }
 
     fn pack_on(&self, cpu: &Cpu, input: usize, weight: &TensorView<'_>) -> Result<Packed, OpError> {
-        if matches!(input, 3 | 4) { pack_matrix(NAME, cpu, weight) } else { pack_small(NAME, weight) }
+        if matches!(input, 3 | 4) { pack_matrix(NAME, cpu, weight, false) } else { pack_small(NAME, weight) }
     }
 
     fn run(&self, call: &mut CpuCall<'_, '_>) -> Result<(), OpError> {
