@@ -2,6 +2,7 @@
 
 use crate::error::GraphError;
 use crate::graph::Graph;
+use crate::observe::Watch;
 use crate::plan::{Operand, Plan, Source, Step, StepKind, Tile, TileSteps};
 use conure_device::arena::AlignedBytes;
 use conure_kernels::Cpu;
@@ -25,6 +26,7 @@ pub(crate) struct Run<'a> {
     pub arena: &'a mut AlignedBytes,
     pub cpu: &'a Cpu,
     pub cancel: Option<&'a AtomicBool>,
+    pub watch: Option<Watch<'a>>,
 }
 
 type Ranges = SmallVec<[Range<usize>; 16]>;
@@ -42,7 +44,13 @@ pub(crate) fn execute(
             return Err(GraphError::Cancelled);
         }
         match &step.kind {
-            StepKind::Op(op) => op_step(graph, step, op, base, inputs, run)?,
+            StepKind::Op(op) => {
+                let begun = run.watch.as_ref().and_then(Watch::begin);
+                op_step(graph, step, op, base, inputs, run)?;
+                if let Some(watch) = &mut run.watch {
+                    watch.end(graph, step, &**op, begun);
+                }
+            }
             StepKind::Tiles(tiles) => tile_step(graph, step, tiles, base, inputs, run)?,
         }
     }

@@ -3,6 +3,7 @@
 use crate::cpu::{InputRef, Run, execute};
 use crate::error::GraphError;
 use crate::graph::{Graph, ValueId};
+use crate::observe::{Observer, Watch};
 use crate::plan::{Plan, Slot, plan};
 use conure_device::arena::AlignedBytes;
 use conure_kernels::{Cpu, Isa};
@@ -77,6 +78,7 @@ pub struct Session {
     /// Whether the arena holds the outputs of a run of `last`.
     ran: bool,
     cancel: Option<Arc<AtomicBool>>,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 /// The outputs and captures of a run, in the session's arena until the next run.
@@ -116,7 +118,7 @@ impl Session {
             bindings: String::new(),
             source,
         })?;
-        Ok(Session { program, cpu, arena, last: None, ran: false, cancel: None })
+        Ok(Session { program, cpu, arena, last: None, ran: false, cancel: None, observer: None })
     }
 
     /// The program it runs.
@@ -127,6 +129,11 @@ impl Session {
     /// A flag that ends a run between two nodes with [`GraphError::Cancelled`] once it is set.
     pub fn set_cancel(&mut self, cancel: Option<Arc<AtomicBool>>) {
         self.cancel = cancel;
+    }
+
+    /// Who is told of each step of the runs from now on; `None`: nobody, at no cost.
+    pub fn set_observer(&mut self, observer: Option<Arc<dyn Observer>>) {
+        self.observer = observer;
     }
 
     /// Bytes that the arena holds: the most that any run so far needed.
@@ -171,7 +178,8 @@ impl Session {
         let plan = self.plan_for(bindings, captures)?;
         self.reserve(&plan)?;
         let refs = self.bind(&plan, inputs)?;
-        let mut run = Run { arena: &mut self.arena, cpu: &self.cpu, cancel: self.cancel.as_deref() };
+        let watch = self.observer.as_deref().map(|observer| Watch::new(observer, &plan));
+        let mut run = Run { arena: &mut self.arena, cpu: &self.cpu, cancel: self.cancel.as_deref(), watch };
         execute(&self.program.graph, &plan, 0, &refs, &mut run)?;
         self.ran = true;
         self.outputs()

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use conure_graph::{
-    GraphBuilder, GraphError, MemoryWeights, Program, Session, TileTime, ValueId, Weights, run_reference,
+    GraphBuilder, GraphError, MemoryWeights, Observer, Program, Session, StepDone, TileTime, ValueId,
+    Weights, run_reference,
 };
 use conure_kernels::Cpu;
 use conure_ops::{
@@ -220,6 +221,61 @@ fn a_cancelled_run_ends_and_the_next_one_works() {
     assert!(session.run(&bound, &[("x", x.view())]).is_ok());
 }
 
+/// What an observer was told of a step: op, cost done, cost in all, nanoseconds.
+type Told = (&'static str, f64, f64, Option<u64>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    timed: bool,
+    steps: std::sync::Mutex<Vec<Told>>,
+}
+
+impl Observer for Seen {
+    fn wants_time(&self) -> bool {
+        self.timed
+    }
+
+    fn step(&self, step: &StepDone<'_>) {
+        assert!(step.flops() >= 0.0 && step.bytes() > 0, "{}", step.node.path);
+        self.steps.lock().unwrap().push((step.node.op_name(), step.done, step.total, step.nanos));
+    }
+}
+
+#[test]
+fn an_observer_is_told_of_every_step() {
+    let weights = Weights::new(Arc::new(
+        MemoryWeights::new()
+            .with("first.weight", noise(7, &[4, 1, 3, 3]))
+            .with("depth.weight", noise(8, &[4, 1, 3, 3])),
+    ));
+    let tile = conv_body(&weights, 16);
+    let mut g = GraphBuilder::new(weights);
+    let x = g.input("x", rows(16));
+    let lengths = g.input("lengths", ValueType::new(DType::I32, Shape::new([(Axis::B, Dim::from(B))])));
+    let doubled = g.apply(Scale { factor: 2.0 }, &[x]).unwrap();
+    let y = g.tile_time(tile, doubled, lengths).unwrap();
+    g.output("y", y);
+    let mut session = Session::new(Program::new(g.finish().unwrap()), cpu(1)).unwrap();
+    let (x, lengths) = (noise(3, &[2, 100, 16]), Tensor::from_slice(&[2], &[90i32, 100]).unwrap());
+    let bindings = Bindings::new().with(B, 2).with(T, 100);
+    let inputs = [("x", x.view()), ("lengths", lengths.view())];
+    for timed in [false, true] {
+        let seen = Arc::new(Seen { timed, ..Seen::default() });
+        session.set_observer(Some(seen.clone()));
+        session.run(&bindings, &inputs).unwrap();
+        let steps = std::mem::take(&mut *seen.steps.lock().unwrap());
+        // 100 frames are 13 of y and 5 tiles of 3, for each of two items; the body has three convolutions.
+        let body = steps.iter().filter(|s| s.0 == "conv2d").count();
+        assert_eq!((steps[0].0, body), ("scale", 2 * 5 * 3), "{steps:?}");
+        assert!(steps.is_sorted_by(|a, b| a.1 < b.1), "the cost done grows: {steps:?}");
+        let last = steps.last().unwrap();
+        assert!((last.1 / last.2 - 1.0).abs() < 1e-9, "the end is reached: {last:?}");
+        assert!(steps.iter().all(|s| s.2 == last.2 && s.3.is_some() == timed));
+    }
+    session.set_observer(None);
+    session.run(&bindings, &inputs).unwrap();
+}
+
 #[test]
 fn missing_and_misshapen_weights_are_named() {
     let weights = Weights::new(Arc::new(MemoryWeights::new().with("a.weight", noise(1, &[2, 3, 1]))));
@@ -236,6 +292,18 @@ fn missing_and_misshapen_weights_are_named() {
     let error = g.weight("b.weight", &[3, 2]).unwrap_err().to_string();
     assert!(error.starts_with("memory: the tensor b.weight is missing"), "{error}");
     assert!(g.weight_opt("b.weight", &[1]).unwrap().is_none());
+}
+
+/// An observer that looks away.
+#[derive(Debug)]
+struct Idle;
+
+impl Observer for Idle {
+    fn wants_time(&self) -> bool {
+        true
+    }
+
+    fn step(&self, _step: &StepDone<'_>) {}
 }
 
 /// Once lengths have been run, running them again allocates nothing, tiles and captures included.
@@ -272,8 +340,11 @@ fn a_warmed_up_run_allocates_nothing() {
     let bindings = Bindings::new().with(B, 1).with(T, 100);
     let inputs = [("x", x.view()), ("lengths", lengths.view())];
     session.run(&bindings, &inputs).unwrap();
-    let counted = allocation_counter::measure(|| {
-        session.run(&bindings, &inputs).unwrap();
-    });
-    assert_eq!(counted.count_total, 0, "tiles: {counted:?}");
+    for watched in [false, true] {
+        session.set_observer(watched.then(|| Arc::new(Idle) as Arc<dyn Observer>));
+        let counted = allocation_counter::measure(|| {
+            session.run(&bindings, &inputs).unwrap();
+        });
+        assert_eq!(counted.count_total, 0, "tiles, watched: {watched}: {counted:?}");
+    }
 }

@@ -5,6 +5,7 @@
 //! hold every device to the reference. All tensors are row-major with channels last.
 
 mod activation;
+mod count;
 mod infer;
 mod kernel;
 mod list;

@@ -134,6 +134,13 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
     /// Only if the tensors are not of the inferred types.
     fn reference(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), OpError>;
 
+    /// Nominal floating-point operations on inputs and outputs of these lengths: what the definition asks for, whatever
+    /// a kernel does. A multiplication and an addition are two, a function of one number (exponential, sigmoid) is one.
+    /// 0 for an op that only moves data.
+    fn flops(&self, _inputs: &[&[usize]], _outputs: &[&[usize]]) -> f64 {
+        0.0
+    }
+
     /// Its CPU side, if it has one.
     fn cpu(&self) -> Option<&dyn CpuOp> {
         None

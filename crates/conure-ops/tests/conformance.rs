@@ -267,6 +267,61 @@ fn every_kernel_agrees_with_its_reference() {
     assert!(failures.is_empty(), "{} failures, the first:\n{}", failures.len(), shown.join("\n"));
 }
 
+/// An op says what it costs, unless it only moves data.
+#[test]
+fn every_op_that_computes_counts_its_operations() {
+    const MOVERS: [&str; 9] = [
+        "broadcast",
+        "cast",
+        "concat",
+        "conv_length",
+        "embedding",
+        "mask_time",
+        "reshape",
+        "slice",
+        "transpose",
+    ];
+    for entry in all() {
+        let flops = |case: &Case| {
+            let types = types_of(case);
+            let inputs: Vec<&[usize]> = case.inputs.iter().map(|i| i.shape.as_slice()).collect();
+            let outputs = output_types(case, &types);
+            let outputs: Vec<&[usize]> = outputs.iter().map(|(_, shape)| shape.as_slice()).collect();
+            case.op.flops(&inputs, &outputs)
+        };
+        let most = (entry.cases)().iter().map(flops).fold(0.0, f64::max);
+        assert_eq!(most == 0.0, MOVERS.contains(&entry.name), "{}: {most}", entry.name);
+    }
+}
+
+#[test]
+fn operations_are_those_of_the_definition() {
+    let linear = conure_ops::Linear { activation: conure_ops::Activation::Silu, bias: true, residual: None };
+    let conv = |groups| conure_ops::Conv2d {
+        stride: [2, 2],
+        pad: [1; 4],
+        dilation: [1, 1],
+        groups,
+        activation: conure_ops::Activation::None,
+        bias: false,
+    };
+    type Lengths<'a> = &'a [&'a [usize]];
+    let cases: [(&dyn conure_ops::Op, Lengths<'_>, Lengths<'_>, f64); 4] = [
+        (&linear, &[&[2, 5, 7], &[3, 7], &[3]], &[&[2, 5, 3]], 2.0 * 10.0 * 7.0 * 3.0),
+        (&conv(1), &[&[1, 9, 8, 4], &[6, 4, 3, 3]], &[&[1, 5, 4, 6]], 2.0 * 120.0 * 36.0),
+        (&conv(4), &[&[1, 9, 8, 4], &[4, 1, 3, 3]], &[&[1, 5, 4, 4]], 2.0 * 80.0 * 9.0),
+        (
+            &conure_ops::RelPosAttention { heads: 2, mask: conure_ops::AttentionMask::Full },
+            &[&[1, 10, 8]],
+            &[&[1, 10, 8]],
+            100.0 * (6.0 * 8.0 + 10.0),
+        ),
+    ];
+    for (op, inputs, outputs, expected) in cases {
+        assert_eq!(op.flops(inputs, outputs), expected, "{}", op.name());
+    }
+}
+
 #[test]
 fn the_list_names_every_folder() {
     let src = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

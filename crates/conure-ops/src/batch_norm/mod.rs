@@ -1,5 +1,6 @@
 //! `batch_norm`: every channel shifted and scaled by statistics of the training data.
 
+use crate::count::elements;
 use crate::infer::{Inputs, dim, last, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
 use crate::values::{read, write};
@@ -48,6 +49,10 @@ impl Op for BatchNorm {
             .flat_map(|row| row.iter().enumerate())
             .map(|(c, v)| (v - mean[c]) / (var[c] + eps).sqrt() * gamma[c] + beta[c]);
         write(NAME, outputs, 0, out)
+    }
+
+    fn flops(&self, _inputs: &[&[usize]], outputs: &[&[usize]]) -> f64 {
+        2.0 * elements(outputs, 0)
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {

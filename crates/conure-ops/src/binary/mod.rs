@@ -1,5 +1,6 @@
 //! `binary`: two tensors, element by element.
 
+use crate::count::elements;
 use crate::infer::{Inputs, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
 use crate::values::{read, write};
@@ -85,6 +86,10 @@ impl Op for Binary {
         let (a, b) = (read(NAME, inputs, 0)?, read(NAME, inputs, 1)?);
         let repeated = b.data.iter().cycle();
         write(NAME, outputs, 0, a.data.iter().zip(repeated).map(|(&x, &y)| self.kind.apply(x, y)))
+    }
+
+    fn flops(&self, _inputs: &[&[usize]], outputs: &[&[usize]]) -> f64 {
+        elements(outputs, 0)
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {

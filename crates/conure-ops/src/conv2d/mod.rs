@@ -1,6 +1,7 @@
 //! `conv2d`: convolution over time and frequency, channels last.
 
 use crate::activation::Activation;
+use crate::count::{dims, elements};
 use crate::infer::{Inputs, conv_frames, dim, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
 use crate::values::{output, read, write};
@@ -141,6 +142,13 @@ impl Op for Conv2d {
             out.push(self.activation.apply(sum + bias.as_ref().map_or(0.0, |b| b.data[o])));
         }
         write(NAME, outputs, 0, out)
+    }
+
+    fn flops(&self, inputs: &[&[usize]], outputs: &[&[usize]]) -> f64 {
+        let (out, w) = (elements(outputs, 0), dims(inputs, 1));
+        // Per output element: a multiplication and an addition for each tap of each of its group's channels.
+        let taps: f64 = w.iter().skip(1).map(|&d| d as f64).product();
+        2.0 * out * taps
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {

@@ -1,6 +1,7 @@
 //! `depthwise_conv1d`: every channel convolved in time with its own kernel.
 
 use crate::activation::Activation;
+use crate::count::{dims, elements};
 use crate::infer::{Inputs, conv_frames, dim, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
 use crate::values::{output, read, write};
@@ -105,6 +106,11 @@ impl Op for DepthwiseConv1d {
             }
         }
         write(NAME, outputs, 0, out)
+    }
+
+    fn flops(&self, inputs: &[&[usize]], outputs: &[&[usize]]) -> f64 {
+        let norm = if self.scale_shift { 2.0 } else { 0.0 };
+        elements(outputs, 0) * (2.0 * dims(inputs, 1).last().map_or(1.0, |&k| k as f64) + norm)
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {

@@ -1,6 +1,7 @@
 //! `glu`: the gated linear unit, half as wide as its input.
 
 use crate::activation::sigmoid;
+use crate::count::elements;
 use crate::infer::{Inputs, dim, last, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
 use crate::values::{read, write};
@@ -45,6 +46,11 @@ impl Op for Glu {
             a.iter().zip(gate).map(|(a, g)| a * sigmoid(*g))
         });
         write(NAME, outputs, 0, out)
+    }
+
+    fn flops(&self, _inputs: &[&[usize]], outputs: &[&[usize]]) -> f64 {
+        // A sigmoid counts as one operation, like every function of one number.
+        2.0 * elements(outputs, 0)
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {

@@ -1,5 +1,6 @@
 //! `layer_norm`: every row brought to mean 0 and variance 1, then scaled and shifted.
 
+use crate::count::elements;
 use crate::infer::{Inputs, dim, last, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
 use crate::values::{read, write};
@@ -51,6 +52,11 @@ impl Op for LayerNorm {
             );
         }
         write(NAME, outputs, 0, out)
+    }
+
+    fn flops(&self, _inputs: &[&[usize]], outputs: &[&[usize]]) -> f64 {
+        // Mean, variance (subtract, square, add), scale and shift.
+        7.0 * elements(outputs, 0)
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {

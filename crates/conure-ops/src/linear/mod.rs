@@ -1,6 +1,7 @@
 //! `linear`: `out = residual + scale * activation(x W^T + bias)`.
 
 use crate::activation::{Activation, sigmoid};
+use crate::count::{dims, elements};
 use crate::infer::{Inputs, dim, last, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
 use crate::values::{read, write};
@@ -107,6 +108,10 @@ impl Op for Linear {
             }
         }
         write(NAME, outputs, 0, out)
+    }
+
+    fn flops(&self, inputs: &[&[usize]], _outputs: &[&[usize]]) -> f64 {
+        2.0 * elements(inputs, 0) * dims(inputs, 1).first().map_or(1.0, |&n| n as f64)
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {

@@ -1,5 +1,6 @@
 //! `log_softmax`: the logarithm of softmax, computed without taking it.
 
+use crate::count::elements;
 use crate::infer::{Inputs, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
 use crate::values::{read, write};
@@ -39,6 +40,11 @@ impl Op for LogSoftmax {
             row.iter().map(move |v| v - max - sum.ln())
         });
         write(NAME, outputs, 0, out)
+    }
+
+    fn flops(&self, _inputs: &[&[usize]], outputs: &[&[usize]]) -> f64 {
+        // Greatest, difference, exponential, sum, difference.
+        5.0 * elements(outputs, 0)
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {

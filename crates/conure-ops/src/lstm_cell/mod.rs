@@ -1,6 +1,7 @@
 //! `lstm_cell`: one step of one LSTM layer.
 
 use crate::activation::sigmoid;
+use crate::count::{dims, elements};
 use crate::infer::{Inputs, dim};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
 use crate::values::{read, write};
@@ -70,6 +71,13 @@ impl Op for LstmCell {
         }
         write(NAME, outputs, 0, new_h)?;
         write(NAME, outputs, 1, new_c)
+    }
+
+    fn flops(&self, inputs: &[&[usize]], outputs: &[&[usize]]) -> f64 {
+        let weights = elements(inputs, 3) + elements(inputs, 4);
+        let batch = dims(inputs, 0).first().map_or(1.0, |&b| b as f64);
+        // The products of both weights, and per hidden unit five functions and four products and sums.
+        2.0 * batch * weights + 9.0 * elements(outputs, 0)
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {

@@ -1,5 +1,6 @@
 //! `rel_pos_attention`: multi-head attention that sees how far apart frames are.
 
+use crate::count::dims;
 use crate::infer::{Inputs, dim, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
 use crate::values::{Values, ints, read, valid, write};
@@ -45,6 +46,30 @@ impl AttentionMask {
             }
             AttentionMask::Banded { left, right } => {
                 k.saturating_add(left) >= q && k <= q.saturating_add(right)
+            }
+        }
+    }
+
+    /// Pairs of query and key that are seen among `frames` frames.
+    fn pairs(self, frames: usize) -> f64 {
+        match self {
+            AttentionMask::Full => (frames as f64).powi(2),
+            AttentionMask::Banded { left, right } => {
+                // Each side's band lacks a triangle at its end of the clip.
+                let side = |reach: usize| {
+                    let reach = reach.min(frames.saturating_sub(1)) as f64;
+                    reach * frames as f64 - reach * (reach + 1.0) / 2.0
+                };
+                frames as f64 + side(left) + side(right)
+            }
+            AttentionMask::ChunkedLimited { left, right } => {
+                let size = right.saturating_add(1);
+                let before = left.map_or(usize::MAX, |left| left / size);
+                let seen = |chunk: usize| {
+                    let end = (chunk + 1).saturating_mul(size).min(frames);
+                    ((end - chunk * size) as f64) * ((end - chunk.saturating_sub(before) * size) as f64)
+                };
+                (0..frames.div_ceil(size)).map(seen).sum()
             }
         }
     }
@@ -163,6 +188,14 @@ impl Op for RelPosAttention {
         write(NAME, outputs, 0, out)
     }
 
+    fn flops(&self, _inputs: &[&[usize]], outputs: &[&[usize]]) -> f64 {
+        let [batch, frames, d] = [0, 1, 2].map(|i| dims(outputs, 0).get(i).copied().unwrap_or(0));
+        let pairs = batch as f64 * self.mask.pairs(frames);
+        // Per pair of query and key and per channel: a product and a sum for keys, positions and values. The softmax: five
+        // per pair and head.
+        pairs * (6.0 * d as f64 + 5.0 * self.heads as f64)
+    }
+
     fn cpu(&self) -> Option<&dyn CpuOp> {
         Some(self)
     }
@@ -188,6 +221,23 @@ fn softmax(mut scores: Vec<f64>) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::AttentionMask;
+
+    #[test]
+    fn pairs_are_those_that_are_seen() {
+        for mask in [
+            AttentionMask::Full,
+            AttentionMask::Banded { left: 2, right: 1 },
+            AttentionMask::Banded { left: usize::MAX, right: 0 },
+            AttentionMask::ChunkedLimited { left: Some(4), right: 1 },
+            AttentionMask::ChunkedLimited { left: None, right: 2 },
+        ] {
+            for frames in [0, 1, 2, 5, 11] {
+                let seen = |q: usize| (0..frames).filter(|&k| mask.sees(q, k)).count();
+                let expected: usize = (0..frames).map(seen).sum();
+                assert_eq!(mask.pairs(frames), expected as f64, "{mask:?} {frames}");
+            }
+        }
+    }
 
     #[test]
     fn masks_show_what_nemo_shows() {

@@ -1,5 +1,6 @@
 //! `rel_pos_encoding`: sinusoids of relative positions.
 
+use crate::count::elements;
 use crate::infer::{Inputs, dim, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
 use crate::values::{output, write};
@@ -65,6 +66,10 @@ impl Op for RelPosEncoding {
             })
         });
         write(NAME, outputs, 0, out)
+    }
+
+    fn flops(&self, _inputs: &[&[usize]], outputs: &[&[usize]]) -> f64 {
+        elements(outputs, 0)
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {

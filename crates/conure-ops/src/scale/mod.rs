@@ -1,5 +1,6 @@
 //! `scale`: every element times one number.
 
+use crate::count::elements;
 use crate::infer::{Inputs, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
 use crate::values::{read, write};
@@ -37,6 +38,10 @@ impl Op for Scale {
     fn reference(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), OpError> {
         let x = read(NAME, inputs, 0)?;
         write(NAME, outputs, 0, x.data.iter().map(|v| v * f64::from(self.factor)))
+    }
+
+    fn flops(&self, _inputs: &[&[usize]], outputs: &[&[usize]]) -> f64 {
+        elements(outputs, 0)
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {

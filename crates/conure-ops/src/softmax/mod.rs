@@ -1,5 +1,6 @@
 //! `softmax`: the exponentials of every row, divided by their sum.
 
+use crate::count::elements;
 use crate::infer::{Inputs, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
 use crate::values::{read, write};
@@ -39,6 +40,11 @@ impl Op for Softmax {
             row.iter().map(move |v| (v - max).exp() / sum)
         });
         write(NAME, outputs, 0, out)
+    }
+
+    fn flops(&self, _inputs: &[&[usize]], outputs: &[&[usize]]) -> f64 {
+        // Greatest, difference, exponential, sum, quotient.
+        5.0 * elements(outputs, 0)
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {

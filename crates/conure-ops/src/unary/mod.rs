@@ -1,6 +1,7 @@
 //! `unary`: one function applied to every element.
 
 use crate::activation::{relu, sigmoid, silu};
+use crate::count::elements;
 use crate::infer::{Inputs, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
 use crate::values::{read, write};
@@ -101,6 +102,10 @@ impl Op for Unary {
     fn reference(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), OpError> {
         let x = read(NAME, inputs, 0)?;
         write(NAME, outputs, 0, x.data.iter().map(|&v| self.kind.apply(v)))
+    }
+
+    fn flops(&self, _inputs: &[&[usize]], outputs: &[&[usize]]) -> f64 {
+        elements(outputs, 0)
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {

@@ -1,0 +1,113 @@
+//! Watching a run: who is told of each step, for progress and for profiles.
+
+use crate::graph::{Graph, Node};
+use crate::plan::{Plan, Step, StepKind};
+use conure_ops::Op;
+use conure_tensor::tensor_bytes;
+use smallvec::SmallVec;
+use std::fmt;
+use std::time::Instant;
+
+/// Told of every kernel call of a run, also of those inside a node that is tiled in time. It is called on the thread
+/// that runs the session, so that what it takes is added to the run.
+pub trait Observer: fmt::Debug + Send + Sync {
+    /// Whether steps are to be timed. Two looks at the clock per step are the cost.
+    fn wants_time(&self) -> bool {
+        false
+    }
+
+    /// A step is done.
+    fn step(&self, step: &StepDone<'_>);
+}
+
+/// A step that is done.
+#[derive(Debug)]
+pub struct StepDone<'a> {
+    /// The graph that the node is of: the session's, or the body of a tiled node.
+    pub graph: &'a Graph,
+    /// The node.
+    pub node: &'a Node,
+    /// Its number in [`Graph::nodes`].
+    pub index: usize,
+    /// The cost of the steps so far, this one included; see [`StepDone::total`].
+    pub done: f64,
+    /// The cost of all steps of the run: estimated work, so that `done / total` grows about as time does.
+    pub total: f64,
+    /// What the step took, if [`Observer::wants_time`].
+    pub nanos: Option<u64>,
+    step: &'a Step,
+    op: &'a dyn Op,
+}
+
+impl StepDone<'_> {
+    /// Nominal floating-point operations of the step.
+    pub fn flops(&self) -> f64 {
+        flops(self.step, self.op)
+    }
+
+    /// Bytes that the step reads and writes at least: its inputs, weights as stored in the model, and its outputs.
+    pub fn bytes(&self) -> u64 {
+        bytes(self.step)
+    }
+}
+
+/// Operations that take about as long as a byte to or from memory: one core does 160 GFLOP/s in products and moves some
+/// 10 GB/s, and half of what an encoder's step reads is in a cache.
+const FLOPS_PER_BYTE: f64 = 8.0;
+
+fn flops(step: &Step, op: &dyn Op) -> f64 {
+    let inputs: SmallVec<[&[usize]; 8]> = step.inputs.iter().map(|o| o.dims.as_slice()).collect();
+    let outputs: SmallVec<[&[usize]; 2]> = step.outputs.iter().map(|o| o.dims.as_slice()).collect();
+    op.flops(&inputs, &outputs)
+}
+
+fn bytes(step: &Step) -> u64 {
+    let inputs = step.inputs.iter().map(|o| tensor_bytes(o.dtype, &o.dims));
+    let outputs = step.outputs.iter().map(|o| tensor_bytes(o.dtype, &o.dims));
+    inputs.chain(outputs).flatten().map(|n| n as u64).sum()
+}
+
+fn op_cost(step: &Step, op: &dyn Op) -> f64 {
+    flops(step, op) + FLOPS_PER_BYTE * bytes(step) as f64
+}
+
+/// The cost of all steps of a plan.
+fn cost(plan: &Plan) -> f64 {
+    let step = |step: &Step| match &step.kind {
+        StepKind::Op(op) => op_cost(step, &**op),
+        StepKind::Tiles(tiles) => {
+            let items = step.outputs.first().and_then(|y| y.dims.first()).copied().unwrap_or(0);
+            items as f64 * tiles.tiles.iter().map(|t| cost(&t.plan)).sum::<f64>()
+        }
+    };
+    plan.steps.iter().map(step).sum()
+}
+
+/// An observer at a run.
+pub(crate) struct Watch<'a> {
+    observer: &'a dyn Observer,
+    timed: bool,
+    done: f64,
+    total: f64,
+}
+
+impl<'a> Watch<'a> {
+    pub(crate) fn new(observer: &'a dyn Observer, plan: &Plan) -> Watch<'a> {
+        Watch { observer, timed: observer.wants_time(), done: 0.0, total: cost(plan) }
+    }
+
+    /// When the next step begins, if that is wanted.
+    pub(crate) fn begin(&self) -> Option<Instant> {
+        self.timed.then(Instant::now)
+    }
+
+    /// Tells of the step that began at `begun`.
+    pub(crate) fn end(&mut self, graph: &Graph, step: &Step, op: &dyn Op, begun: Option<Instant>) {
+        let nanos = begun.map(|b| u64::try_from(b.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        self.done += op_cost(step, op);
+        let (done, total, index) = (self.done, self.total, step.node);
+        if let Some(node) = graph.nodes.get(index) {
+            self.observer.step(&StepDone { graph, node, index, done, total, nanos, step, op });
+        }
+    }
+}
