@@ -175,7 +175,8 @@ fn the_environment_sets_options() {
     let with = |name: &str, value: &str| run(conure().env(name, value).arg("transcribe").arg(speech()));
     for name in ["CONURE_DEVICE", "PARAKEET_DEVICE"] {
         let ran = with(name, "cuda:7");
-        assert!(ran.code == Some(1) && ran.stderr.contains("cuda:7"), "{name}: {}", ran.stderr);
+        let said = format!("\"cuda:7\" (from {name})");
+        assert!(ran.code == Some(1) && ran.stderr.contains(&said), "{name}: {}", ran.stderr);
     }
     let ran = with("CONURE_QUIET", "1");
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));

@@ -100,6 +100,13 @@ unsafe impl Send for AlignedBytes {}
 // SAFETY: a shared reference only gives shared access to the bytes.
 unsafe impl Sync for AlignedBytes {}
 
+impl Default for AlignedBytes {
+    /// An empty buffer.
+    fn default() -> AlignedBytes {
+        AlignedBytes { start: dangling(), len: 0, block: None }
+    }
+}
+
 impl AlignedBytes {
     /// A zeroed buffer of `len` bytes.
     ///
@@ -107,7 +114,7 @@ impl AlignedBytes {
     /// [`ArenaError::OutOfMemory`] if the memory is refused or `len` cannot be addressed.
     pub fn zeroed(len: usize) -> Result<AlignedBytes, ArenaError> {
         if len == 0 {
-            return Ok(AlignedBytes { start: dangling(), len: 0, block: None });
+            return Ok(AlignedBytes::default());
         }
         let refused = || ArenaError::OutOfMemory { wanted: len };
         // The alignment is made here by skipping up to 63 bytes: asked for 64, the allocator would zero the pages by
@@ -160,6 +167,11 @@ impl AlignedBytes {
         reads: &[Range<usize>],
         writes: &[Range<usize>],
     ) -> Result<Split<'_>, ArenaError> {
+        for (side, ranges) in [(Side::Read, reads), (Side::Write, writes)] {
+            if ranges.len() > MAX_PARTS {
+                return Err(ArenaError::TooManyParts { side, count: ranges.len() });
+            }
+        }
         self.check(reads, writes)?;
         let mut split = Split {
             reads: [&[]; MAX_PARTS],
@@ -181,13 +193,29 @@ impl AlignedBytes {
         Ok(split)
     }
 
-    /// The checks of [`AlignedBytes::split`].
+    /// As [`AlignedBytes::split`], for lists of any length; it allocates.
+    ///
+    /// # Errors
+    /// As [`AlignedBytes::split`], but for the length of the lists.
+    pub fn split_many(
+        &mut self,
+        reads: &[Range<usize>],
+        writes: &[Range<usize>],
+    ) -> Result<ManyParts<'_>, ArenaError> {
+        self.check(reads, writes)?;
+        let start = self.start.as_ptr();
+        // SAFETY: `check` found every read inside the buffer and sharing no byte with a write; the buffer stays
+        // exclusively borrowed through the lifetime of what is returned.
+        let read = |r: &Range<usize>| unsafe { std::slice::from_raw_parts(start.add(r.start), r.len()) };
+        // SAFETY: as above, and every write is disjoint from all others.
+        let write = |w: &Range<usize>| unsafe { std::slice::from_raw_parts_mut(start.add(w.start), w.len()) };
+        Ok((reads.iter().map(read).collect(), writes.iter().map(write).collect()))
+    }
+
+    /// The checks of [`AlignedBytes::split`] and [`AlignedBytes::split_many`].
     #[inline]
     fn check(&self, reads: &[Range<usize>], writes: &[Range<usize>]) -> Result<(), ArenaError> {
         for (side, ranges) in [(Side::Read, reads), (Side::Write, writes)] {
-            if ranges.len() > MAX_PARTS {
-                return Err(ArenaError::TooManyParts { side, count: ranges.len() });
-            }
             for (index, r) in ranges.iter().enumerate() {
                 if r.start > r.end || r.end > self.len {
                     return Err(ArenaError::OutOfBounds {
@@ -236,6 +264,9 @@ fn dangling() -> NonNull<u8> {
     struct Line;
     NonNull::<Line>::dangling().cast()
 }
+
+/// What [`AlignedBytes::split_many`] borrows: reads, writes.
+pub type ManyParts<'a> = (Vec<&'a [u8]>, Vec<&'a mut [u8]>);
 
 /// Parts of an arena borrowed at once by [`AlignedBytes::split`].
 pub struct Split<'a> {
@@ -319,6 +350,21 @@ mod tests {
         assert_eq!(a.as_slice()[..64], a.as_slice()[64..128]);
         assert!(a.as_slice()[192..].iter().all(|&b| b == 1));
         assert_eq!(a.as_slice()[128], 128);
+    }
+
+    #[test]
+    fn split_many_takes_lists_of_any_length_and_refuses_what_split_refuses() {
+        let mut arena = AlignedBytes::zeroed(64 * 40).unwrap();
+        let range = |i: usize| i * 64..(i + 1) * 64;
+        let (reads, writes): (Vec<_>, Vec<_>) = ((0..20).map(range).collect(), (20..40).map(range).collect());
+        for (i, r) in reads.iter().enumerate() {
+            arena.as_mut_slice()[r.start] = i as u8;
+        }
+        let (read, mut write) = arena.split_many(&reads, &writes).unwrap();
+        read.iter().zip(&mut write).for_each(|(r, w)| w.copy_from_slice(r));
+        assert!((0..20).all(|i| arena.as_slice()[(i + 20) * 64] == i as u8));
+        assert!(arena.split_many(&reads, &reads).is_err(), "a write over a read");
+        assert!(arena.split_many(&[0..64 * 41], &[]).is_err(), "outside");
     }
 
     #[test]

@@ -1,13 +1,17 @@
 //! Building graphs: values in, ops applied, names given.
 
 use crate::error::GraphError;
-use crate::graph::{Def, Graph, Node, NodeOp, TileTime, Value, ValueId};
+use crate::graph::{Commit, Def, Graph, Node, NodeOp, StateDef, TileTime, Value, ValueId};
 use crate::weights::Weights;
 use conure_ops::{Op, ValueType};
-use conure_tensor::{Shape, Tensor};
+use conure_tensor::{Bindings, DType, Shape, Tensor};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;
+
+/// A state of the graph that is being built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StateId(usize);
 
 /// Builds a [`Graph`]: every method appends, nothing is changed later, so the order of building is an order to run in.
 #[derive(Debug)]
@@ -20,18 +24,7 @@ pub struct GraphBuilder {
 impl GraphBuilder {
     /// An empty graph over `weights`.
     pub fn new(weights: Arc<Weights>) -> GraphBuilder {
-        GraphBuilder {
-            graph: Graph {
-                weights,
-                values: Vec::new(),
-                nodes: Vec::new(),
-                inputs: Vec::new(),
-                outputs: Vec::new(),
-                names: HashMap::new(),
-            },
-            scope: Vec::new(),
-            weight_values: HashMap::new(),
-        }
+        GraphBuilder { graph: Graph::empty(weights), scope: Vec::new(), weight_values: HashMap::new() }
     }
 
     /// The weights the graph is built over.
@@ -209,6 +202,107 @@ impl GraphBuilder {
         Ok(out[0])
     }
 
+    /// Declares a state of fixed lengths, all zeros before the first run; its number.
+    ///
+    /// A state is used in one of three ways: read and assigned, read and rolled, or appended to.
+    pub fn state(&mut self, name: &str, ty: ValueType) -> StateId {
+        let name = self.qualified(name);
+        self.graph.states.push(StateDef { name, ty });
+        StateId(self.graph.states.len() - 1)
+    }
+
+    fn state_def(&self, state: StateId) -> Result<&StateDef, GraphError> {
+        self.graph
+            .states
+            .get(state.0)
+            .ok_or_else(|| self.state_error(state, "it is not of this graph", &self.path()))
+    }
+
+    fn state_error(&self, state: StateId, what: &str, name: &str) -> GraphError {
+        GraphError::Build { what: format!("state {} ({name}): {what}", state.0) }
+    }
+
+    /// What a state holds when the run begins.
+    ///
+    /// # Errors
+    /// [`GraphError::Build`] if the state is not of this graph, or is appended to.
+    pub fn read_state(&mut self, state: StateId) -> Result<ValueId, GraphError> {
+        let def = self.state_def(state)?.clone();
+        if self.graph.nodes.iter().any(|n| matches!(n.op, NodeOp::Append(s) if s == state.0)) {
+            return Err(self.state_error(state, "it is appended to: use what append gave", &def.name));
+        }
+        let known = self.graph.values.iter().position(|v| matches!(v.def, Def::State(s) if s == state.0));
+        if let Some(at) = known {
+            return Ok(ValueId(u32::try_from(at).unwrap_or(u32::MAX)));
+        }
+        Ok(self.push(Value { ty: def.ty, name: None, def: Def::State(state.0) }))
+    }
+
+    /// Writes `rows` `[B, N, ...]` into the state `[C0, C, ...]`, those of item b from row `at[b]` on (`at` is `[B]`
+    /// i32, and B at most C0), and gives the whole state. What lies past the rows is what earlier runs left there. f32 rows may enter a
+    /// state of a narrower type.
+    ///
+    /// # Errors
+    /// [`GraphError::Build`] if the types do not fit or the state is used in another way too.
+    pub fn append(&mut self, state: StateId, rows: ValueId, at: ValueId) -> Result<ValueId, GraphError> {
+        let def = self.state_def(state)?.clone();
+        let used = self.graph.values.iter().any(|v| matches!(v.def, Def::State(s) if s == state.0))
+            || self.graph.nodes.iter().any(|n| matches!(n.op, NodeOp::Append(s) if s == state.0))
+            || self.graph.commits.iter().any(|c| c.state() == state.0);
+        if used {
+            return Err(self.state_error(state, "it is used already; append is its only use", &def.name));
+        }
+        let (rows_ty, at_ty) = (self.ty(rows)?.clone(), self.ty(at)?.clone());
+        let narrower = rows_ty.dtype == DType::F32 && def.ty.dtype != DType::I32;
+        let fits = same_but_rows(&rows_ty, &def.ty) && (rows_ty.dtype == def.ty.dtype || narrower);
+        let at_fits = at_ty.dtype == DType::I32
+            && at_ty.shape.rank() == 1
+            && at_ty.shape.get(0) == rows_ty.shape.get(0);
+        if !fits || !at_fits {
+            let what = format!("rows {rows_ty} at {at_ty} cannot be appended to {}", def.ty);
+            return Err(self.state_error(state, &what, &def.name));
+        }
+        Ok(self.push_node(NodeOp::Append(state.0), &[rows, at], [def.ty])[0])
+    }
+
+    /// The state becomes `value` when the run has ended well.
+    ///
+    /// # Errors
+    /// [`GraphError::Build`] if the types differ, or the state has its next value already.
+    pub fn assign(&mut self, state: StateId, value: ValueId) -> Result<(), GraphError> {
+        let def = self.state_def(state)?.clone();
+        let ty = self.ty(value)?.clone();
+        if ty.dtype != def.ty.dtype || ty.shape.rank() != def.ty.shape.rank() {
+            let what = format!("it is {} and cannot become {ty}", def.ty);
+            return Err(self.state_error(state, &what, &def.name));
+        }
+        self.commit(state, &def, Commit::Assign { state: state.0, value })
+    }
+
+    /// Rows `[B, N, ...]` enter the state `[B, L, ...]` at its end when the run has ended well, and as many leave at its
+    /// start.
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::assign`].
+    pub fn roll(&mut self, state: StateId, rows: ValueId) -> Result<(), GraphError> {
+        let def = self.state_def(state)?.clone();
+        let ty = self.ty(rows)?.clone();
+        if ty.dtype != def.ty.dtype || !same_but_rows(&ty, &def.ty) {
+            let what = format!("rows {ty} cannot be rolled into {}", def.ty);
+            return Err(self.state_error(state, &what, &def.name));
+        }
+        self.commit(state, &def, Commit::Roll { state: state.0, value: rows })
+    }
+
+    fn commit(&mut self, state: StateId, def: &StateDef, commit: Commit) -> Result<(), GraphError> {
+        let appended = self.graph.nodes.iter().any(|n| matches!(n.op, NodeOp::Append(s) if s == state.0));
+        if appended || self.graph.commits.iter().any(|c| c.state() == state.0) {
+            return Err(self.state_error(state, "it has its next value already", &def.name));
+        }
+        self.graph.commits.push(commit);
+        Ok(())
+    }
+
     /// Gives a value the name under which it can be captured.
     pub fn name(&mut self, value: ValueId, name: &str) -> ValueId {
         self.graph.names.insert(name.to_owned(), value);
@@ -229,9 +323,21 @@ impl GraphBuilder {
     /// # Errors
     /// [`GraphError::Build`] if it has no output.
     pub fn finish(self) -> Result<Graph, GraphError> {
-        if self.graph.outputs.is_empty() {
+        if self.graph.outputs.is_empty() && self.graph.commits.is_empty() {
             return Err(GraphError::Build { what: "the graph has no output".into() });
+        }
+        for state in &self.graph.states {
+            if state.ty.shape.eval(&Bindings::new()).is_err() {
+                let what = format!("state {}: {} has lengths that are not fixed", state.name, state.ty);
+                return Err(GraphError::Build { what });
+            }
         }
         Ok(self.graph)
     }
+}
+
+/// Whether `[B, N, ...]` and `[B, L, ...]` agree in all axes but these two; a run may have fewer items than a state.
+fn same_but_rows(rows: &ValueType, state: &ValueType) -> bool {
+    let (a, b) = (&rows.shape, &state.shape);
+    a.rank() == b.rank() && a.rank() >= 2 && (2..a.rank()).all(|i| a.get(i) == b.get(i))
 }

@@ -1,9 +1,11 @@
 //! Running a plan on the CPU: a list of kernel calls over one arena.
 
+use crate::backend::{Executions, Piece, PieceCall};
 use crate::error::GraphError;
-use crate::graph::Graph;
+use crate::graph::{Commit, Graph};
 use crate::observe::Watch;
 use crate::plan::{Operand, Plan, Source, Step, StepKind, Tile, TileSteps};
+use crate::states::{States, append, commit};
 use conure_device::arena::AlignedBytes;
 use conure_kernels::Cpu;
 use conure_ops::{CpuCall, CpuInput, Op};
@@ -14,17 +16,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Where an input of a run is: the caller's memory, or the arena when a tile's body reads what its graph computed.
+/// Where an input of a run is: the caller's memory, the arena when a tile's body reads what its graph computed, or a
+/// part of a state.
 #[derive(Clone, Debug)]
 pub(crate) enum InputRef<'a> {
     Slice(&'a [u8]),
     Arena(Range<usize>),
+    State(usize, Range<usize>),
 }
 
 /// What a run needs besides plan and inputs.
 pub(crate) struct Run<'a> {
     pub arena: &'a mut AlignedBytes,
-    pub cpu: &'a Cpu,
+    pub states: &'a mut States,
+    pub executions: &'a mut Executions,
+    pub cpu: &'a Arc<Cpu>,
     pub cancel: Option<&'a AtomicBool>,
     pub watch: Option<Watch<'a>>,
 }
@@ -43,16 +49,24 @@ pub(crate) fn execute(
         if run.cancel.is_some_and(|c| c.load(Ordering::Relaxed)) {
             return Err(GraphError::Cancelled);
         }
-        match &step.kind {
-            StepKind::Op(op) => {
-                let begun = run.watch.as_ref().and_then(Watch::begin);
-                op_step(graph, step, op, base, inputs, run)?;
-                if let Some(watch) = &mut run.watch {
-                    watch.end(graph, step, &**op, begun);
-                }
-            }
-            StepKind::Tiles(tiles) => tile_step(graph, step, tiles, base, inputs, run)?,
+        if let StepKind::Tiles(tiles) = &step.kind {
+            tile_step(graph, step, tiles, base, inputs, run)?;
+            continue;
         }
+        let begun = run.watch.as_ref().and_then(Watch::begin);
+        match &step.kind {
+            StepKind::Op(op) => op_step(graph, step, op, base, inputs, run)?,
+            StepKind::Append(state) => append_step(graph, step, *state, base, inputs, run)?,
+            StepKind::Piece(piece) => piece_step(graph, plan, step, piece, base, inputs, run)?,
+            StepKind::Copy => copy_step(graph, step, base, inputs, run)?,
+            StepKind::Tiles(_) => {}
+        }
+        if let Some(watch) = &mut run.watch {
+            watch.end(graph, step, begun);
+        }
+    }
+    for (commit, operand) in graph.commits.iter().zip(&plan.commits) {
+        commit_state(graph, commit, operand, base, inputs, run)?;
     }
     Ok(())
 }
@@ -81,6 +95,9 @@ fn locate<'a>(
         Source::Input(i) => inputs.get(*i).cloned(),
         Source::Weight(i) => Some(InputRef::Slice(graph.weights.bytes(*i))),
         Source::Constant(t) => Some(InputRef::Slice(TensorView::bytes(&t.view()))),
+        Source::State(i) => {
+            Some(InputRef::State(*i, 0..tensor_bytes(operand.dtype, &operand.dims).unwrap_or(0)))
+        }
         Source::Packed(_) | Source::InPlace => None,
     }
 }
@@ -113,6 +130,7 @@ fn op_step(
         .map_err(|source| GraphError::Plan { path: path(graph, step), source })?;
     let (read_parts, write_parts) = split.parts();
     let mut next_read = read_parts.iter();
+    let states = &*run.states;
     let tensor_error = |source| GraphError::Tensor { path: path(graph, step), source };
 
     let mut call_inputs = SmallVec::<[CpuInput<'_>; 8]>::new();
@@ -120,6 +138,7 @@ fn op_step(
         let bytes: &[u8] = match at {
             Some(InputRef::Slice(bytes)) => bytes,
             Some(InputRef::Arena(_)) => next_read.next().copied().unwrap_or(&[]),
+            Some(InputRef::State(index, range)) => states.bytes(*index).get(range.clone()).unwrap_or(&[]),
             None => {
                 call_inputs.push(match &operand.source {
                     Source::Packed(p) => CpuInput::Packed(p),
@@ -155,6 +174,130 @@ fn op_step(
     }
 }
 
+/// The view of an operand that is not packed, wherever it is.
+fn view<'a>(
+    graph: &'a Graph,
+    step_path: &str,
+    operand: &'a Operand,
+    base: usize,
+    inputs: &[InputRef<'a>],
+    (arena, states): (&'a AlignedBytes, &'a States),
+) -> Result<TensorView<'a>, GraphError> {
+    let bytes = match locate(graph, operand, base, inputs) {
+        Some(InputRef::Slice(bytes)) => Some(bytes),
+        Some(InputRef::Arena(range)) => arena.as_slice().get(range),
+        Some(InputRef::State(index, range)) => states.bytes(index).get(range),
+        None => None,
+    };
+    TensorView::new(operand.dtype, &operand.dims, bytes.unwrap_or(&[]))
+        .map_err(|source| GraphError::Tensor { path: step_path.to_owned(), source })
+}
+
+fn copy_step(
+    graph: &Graph,
+    step: &Step,
+    base: usize,
+    inputs: &[InputRef<'_>],
+    run: &mut Run<'_>,
+) -> Result<(), GraphError> {
+    let ([operand], [slot]) = (step.inputs.as_slice(), step.outputs.as_slice()) else {
+        return Err(GraphError::Build { what: "a copy has one input and one output".into() });
+    };
+    let from = match locate(graph, operand, base, inputs) {
+        Some(InputRef::Slice(bytes)) => bytes,
+        Some(InputRef::State(index, range)) => run.states.bytes(index).get(range).unwrap_or(&[]),
+        _ => &[],
+    };
+    match run.arena.as_mut_slice().get_mut(shifted(&slot.range, base)) {
+        Some(to) if to.len() == from.len() => to.copy_from_slice(from),
+        _ => return Err(GraphError::Build { what: "an output has another size than its value".into() }),
+    }
+    Ok(())
+}
+
+fn append_step(
+    graph: &Graph,
+    step: &Step,
+    state: usize,
+    base: usize,
+    inputs: &[InputRef<'_>],
+    run: &mut Run<'_>,
+) -> Result<(), GraphError> {
+    let (Some(def), [rows, at]) = (graph.states.get(state), step.inputs.as_slice()) else {
+        return Err(GraphError::Build { what: format!("append at {} takes rows and at", path(graph, step)) });
+    };
+    let mut buffer = run.states.take(state);
+    let memory = (&*run.arena, &*run.states);
+    let result = view(graph, &def.name, rows, base, inputs, memory)
+        .and_then(|rows| Ok((rows, view(graph, &def.name, at, base, inputs, memory)?)))
+        .and_then(|(rows, at)| append(buffer.as_mut_slice(), def, &rows, &at));
+    run.states.put(state, buffer);
+    result
+}
+
+fn commit_state(
+    graph: &Graph,
+    change: &Commit,
+    operand: &Operand,
+    base: usize,
+    inputs: &[InputRef<'_>],
+    run: &mut Run<'_>,
+) -> Result<(), GraphError> {
+    let Some(def) = graph.states.get(change.state()) else {
+        return Err(GraphError::Build { what: format!("there is no state {}", change.state()) });
+    };
+    if matches!(operand.source, Source::State(i) if i == change.state()) {
+        return Ok(()); // it stays as it is
+    }
+    let mut buffer = run.states.take(change.state());
+    let memory = (&*run.arena, &*run.states);
+    let result = view(graph, &def.name, operand, base, inputs, memory)
+        .and_then(|value| commit(buffer.as_mut_slice(), def, change, &value));
+    run.states.put(change.state(), buffer);
+    result
+}
+
+fn piece_step(
+    graph: &Graph,
+    plan: &Plan,
+    step: &Step,
+    piece: &Arc<Piece>,
+    base: usize,
+    inputs: &[InputRef<'_>],
+    run: &mut Run<'_>,
+) -> Result<(), GraphError> {
+    let located: Vec<Option<InputRef<'_>>> =
+        step.inputs.iter().map(|o| locate(graph, o, base, inputs)).collect();
+    let reads: Vec<Range<usize>> = located
+        .iter()
+        .filter_map(|at| if let Some(InputRef::Arena(range)) = at { Some(range.clone()) } else { None })
+        .collect();
+    let writes: Vec<Range<usize>> = step.outputs.iter().map(|s| shifted(&s.range, base)).collect();
+    let (read_parts, write_parts) = run
+        .arena
+        .split_many(&reads, &writes)
+        .map_err(|source| GraphError::Plan { path: path(graph, step), source })?;
+    let tensor_error = |source| GraphError::Tensor { path: path(graph, step), source };
+    let mut next_read = read_parts.into_iter();
+    let mut views = Vec::with_capacity(located.len());
+    for (operand, at) in step.inputs.iter().zip(&located) {
+        let bytes = match at {
+            Some(InputRef::Slice(bytes)) => bytes,
+            Some(InputRef::Arena(_)) => next_read.next().unwrap_or(&[]),
+            Some(InputRef::State(index, range)) => run.states.bytes(*index).get(range.clone()).unwrap_or(&[]),
+            None => &[][..],
+        };
+        views.push(TensorView::new(operand.dtype, &operand.dims, bytes).map_err(tensor_error)?);
+    }
+    let mut outputs = Vec::with_capacity(step.outputs.len());
+    for (slot, bytes) in step.outputs.iter().zip(write_parts) {
+        outputs.push(TensorMut::new(slot.dtype, &slot.dims, bytes).map_err(tensor_error)?);
+    }
+    let mut call =
+        PieceCall { bindings: &plan.bindings, inputs: &views, outputs: &mut outputs, cancel: run.cancel };
+    run.executions.run(piece, run.cpu, &mut call)
+}
+
 fn panic_message(payload: &(dyn std::any::Any + Send)) -> String {
     payload
         .downcast_ref::<&str>()
@@ -188,7 +331,7 @@ fn tile_step(
     };
     let batch = x.dims.first().copied().unwrap_or(0);
     for item in 0..batch {
-        let valid = read_length(&lengths_at, item, run.arena);
+        let valid = read_length(&lengths_at, item, run);
         for tile in &tiles.tiles {
             let spot = Spot { x_at: &x_at, item, valid, scratch: shifted(&step.scratch, base) };
             let rows = run_tile(step, tiles, tile, &spot, run)?;
@@ -232,6 +375,7 @@ fn run_tile(
     let x_tile = match spot.x_at {
         InputRef::Slice(bytes) => InputRef::Slice(bytes.get(range).unwrap_or(&[])),
         InputRef::Arena(whole) => InputRef::Arena(shifted(&range, whole.start)),
+        InputRef::State(index, whole) => InputRef::State(*index, shifted(&range, whole.start)),
     };
     let frames_here = i32::try_from(tile.x_frames.len()).unwrap_or(i32::MAX);
     let before = i32::try_from(tile.x_frames.start).unwrap_or(i32::MAX);
@@ -258,10 +402,11 @@ fn run_tile(
     Ok(start..start + tile.y_rows.len() * row_bytes)
 }
 
-fn read_length(at: &InputRef<'_>, item: usize, arena: &AlignedBytes) -> i32 {
+fn read_length(at: &InputRef<'_>, item: usize, run: &Run<'_>) -> i32 {
     let bytes = match at {
         InputRef::Slice(b) => b,
-        InputRef::Arena(r) => arena.as_slice().get(r.clone()).unwrap_or(&[]),
+        InputRef::Arena(r) => run.arena.as_slice().get(r.clone()).unwrap_or(&[]),
+        InputRef::State(index, r) => run.states.bytes(*index).get(r.clone()).unwrap_or(&[]),
     };
     bytes.get(item * 4..item * 4 + 4).and_then(|b| b.try_into().ok()).map_or(0, i32::from_le_bytes)
 }

@@ -1,6 +1,9 @@
 //! Devices: what there is to run on, and what a name means.
 
+use crate::backend::Backend;
+use crate::partial::Partial;
 use conure_kernels::Isa;
+use std::sync::Arc;
 
 /// A device, or one that this build knows of and cannot use here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,21 +24,162 @@ pub struct DeviceInfo {
     pub unavailable: Option<String>,
 }
 
+/// A device to run on: the CPU, or another one with the CPU for what that one does not take.
+#[derive(Clone, Debug)]
+pub struct Device {
+    info: DeviceInfo,
+    backend: Option<Arc<dyn Backend>>,
+}
+
+impl Device {
+    /// The CPU alone.
+    pub fn cpu() -> Device {
+        Device { info: cpu_info(), backend: None }
+    }
+
+    /// A device, with the CPU for what it does not take.
+    pub fn new(backend: Arc<dyn Backend>) -> Device {
+        Device { info: backend.info(), backend: Some(backend) }
+    }
+
+    /// What it is.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// The name that tells it apart.
+    pub fn name(&self) -> &str {
+        &self.info.name
+    }
+
+    pub(crate) fn backend(&self) -> Option<&Arc<dyn Backend>> {
+        self.backend.as_ref()
+    }
+}
+
 /// A device was asked for that is not there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "there is no device {wanted:?}; there are: {known}. Leave the device out, or use auto, to take the best of these"
+    "there is no device {wanted:?}{asked_by}; there are: {known}. Leave the device out, or use auto, to take the best \
+     of these"
 )]
 pub struct NoSuchDevice {
     /// The name asked for.
     pub wanted: String,
+    /// ` (from CONURE_DEVICE)`, if that is where the name came from.
+    pub asked_by: String,
     /// The names there are.
     pub known: String,
 }
 
-/// Every device of this machine that Conure knows how to use.
+/// Environment variables that name a device, the stronger first.
+pub const DEVICE_VARIABLES: [&str; 2] = ["CONURE_DEVICE", "PARAKEET_DEVICE"];
+
+/// The devices of this machine that this build can use, and those that it knows of and cannot use.
+#[derive(Debug)]
+pub struct Registry {
+    devices: Vec<Device>,
+    unavailable: Vec<DeviceInfo>,
+}
+
+impl Default for Registry {
+    fn default() -> Registry {
+        Registry { devices: vec![Device::cpu()], unavailable: Vec::new() }
+    }
+}
+
+impl Registry {
+    /// Every device of this machine. They are looked for anew: one that was plugged in since is there.
+    pub fn probe() -> Registry {
+        Registry::default()
+    }
+
+    /// Adds a device.
+    pub fn register(&mut self, backend: Arc<dyn Backend>) {
+        let device = Device::new(backend);
+        match device.info.unavailable {
+            None => self.devices.push(device),
+            Some(_) => self.unavailable.push(device.info),
+        }
+    }
+
+    /// All that are known, usable ones first.
+    pub fn list(&self) -> Vec<DeviceInfo> {
+        self.devices.iter().map(|d| d.info.clone()).chain(self.unavailable.iter().cloned()).collect()
+    }
+
+    /// The device of this name, in either case: `cpu`, `cuda:0` or `CUDA0`, `openvino:GPU.1`. A name without a part after
+    /// the colon is the first of its kind. `None` asks the environment ([`DEVICE_VARIABLES`]); nothing there, or `auto`,
+    /// is the first GPU, else the first integrated GPU, else the CPU. [`Partial`], the device for tests, is there for whoever
+    /// names it, and in no list.
+    ///
+    /// # Errors
+    /// [`NoSuchDevice`] with the list of those there are; why not, for one that is known and not usable.
+    pub fn pick(&self, name: Option<&str>) -> Result<Device, NoSuchDevice> {
+        self.pick_from(name, |variable| std::env::var(variable).ok())
+    }
+
+    fn pick_from(
+        &self,
+        name: Option<&str>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Device, NoSuchDevice> {
+        let set = |v: &&str| variable(v).filter(|value| !value.trim().is_empty());
+        let (wanted, asked_by) = match name {
+            Some(name) => (name.to_owned(), String::new()),
+            None => match DEVICE_VARIABLES.iter().find_map(|v| Some((set(v)?, format!(" (from {v})")))) {
+                Some(found) => found,
+                None => ("auto".into(), String::new()),
+            },
+        };
+        if let Some(partial) = Partial::by_name(&wanted) {
+            return Ok(Device::new(Arc::new(partial)));
+        }
+        let folded = fold(&wanted);
+        if folded == "auto" {
+            return Ok(self.best().clone());
+        }
+        let is = |info: &DeviceInfo| {
+            let name = fold(&info.name);
+            name == folded || name.split_once(':').is_some_and(|(family, _)| family == folded)
+        };
+        if let Some(device) = self.devices.iter().find(|d| is(&d.info)) {
+            return Ok(device.clone());
+        }
+        let usable = self.devices.iter().map(|d| d.info.name.clone());
+        let unusable = self
+            .unavailable
+            .iter()
+            .map(|d| format!("{} (not usable: {})", d.name, d.unavailable.as_deref().unwrap_or_default()));
+        let known = usable.chain(unusable).collect::<Vec<_>>().join(", ");
+        Err(NoSuchDevice { wanted, asked_by, known })
+    }
+
+    fn best(&self) -> &Device {
+        let of_kind = |kind| self.devices.iter().find(move |d| d.info.kind == kind);
+        // There is always a CPU, and it is the first.
+        of_kind("gpu").or_else(|| of_kind("integrated-gpu")).unwrap_or(&self.devices[0])
+    }
+}
+
+/// A name in the form in which names are compared: lower case, `cuda0` as `cuda:0`.
+fn fold(name: &str) -> String {
+    let name = name.trim().to_ascii_lowercase();
+    let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+    let (family, number) = name.split_at(name.len() - digits);
+    if digits > 0 && !family.is_empty() && family.bytes().all(|b| b.is_ascii_lowercase()) {
+        return format!("{family}:{number}");
+    }
+    name
+}
+
+/// Every device of this machine that Conure knows of.
 pub fn devices() -> Vec<DeviceInfo> {
-    vec![DeviceInfo {
+    Registry::probe().list()
+}
+
+fn cpu_info() -> DeviceInfo {
+    DeviceInfo {
         name: "cpu".into(),
         kind: "cpu",
         description: cpu_model().unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
@@ -43,21 +187,7 @@ pub fn devices() -> Vec<DeviceInfo> {
         memory: memory(),
         threads: conure_kernels::Threads::default_count(),
         unavailable: None,
-    }]
-}
-
-/// The device that `name` means, in either case; `None` or `auto`: the best there is.
-///
-/// # Errors
-/// [`NoSuchDevice`] with the list of those there are.
-pub fn pick(name: Option<&str>) -> Result<DeviceInfo, NoSuchDevice> {
-    let there: Vec<DeviceInfo> = devices().into_iter().filter(|d| d.unavailable.is_none()).collect();
-    let wanted = name.map(str::trim).filter(|n| !n.eq_ignore_ascii_case("auto")).unwrap_or("cpu");
-    let known = there.iter().map(|d| d.name.as_str()).collect::<Vec<_>>().join(", ");
-    there
-        .into_iter()
-        .find(|d| d.name.eq_ignore_ascii_case(wanted))
-        .ok_or_else(|| NoSuchDevice { wanted: wanted.to_owned(), known })
+    }
 }
 
 /// The processor's own name for itself.
@@ -78,15 +208,63 @@ fn memory() -> Option<u64> {
 mod tests {
     use super::*;
 
+    fn registry() -> Registry {
+        let mut registry = Registry::default();
+        let of = |name: &str, kind, unavailable: Option<&str>| {
+            let mut partial = Partial::all();
+            partial.info.name = name.into();
+            partial.info.kind = kind;
+            partial.info.unavailable = unavailable.map(str::to_owned);
+            Arc::new(partial)
+        };
+        registry.register(of("openvino:CPU", "cpu", None));
+        registry.register(of("openvino:GPU.0", "integrated-gpu", None));
+        registry.register(of("cuda:0", "gpu", None));
+        registry.register(of("cuda:1", "gpu", None));
+        registry.register(of("openvino:NPU", "npu", Some("the driver is too old")));
+        registry
+    }
+
     #[test]
-    fn names_are_found_in_either_case_and_unknown_ones_listed() {
-        for name in [None, Some("auto"), Some("AUTO"), Some("cpu"), Some("CPU"), Some(" Cpu ")] {
-            assert_eq!(pick(name).unwrap().name, "cpu");
+    fn names_are_found_in_either_case_and_spelling() {
+        let none = |_: &str| None;
+        let cases = [
+            ("cpu", "cpu"),
+            (" CPU ", "cpu"),
+            ("CUDA0", "cuda:0"),
+            ("cuda:1", "cuda:1"),
+            ("Cuda", "cuda:0"),
+            ("openvino", "openvino:CPU"),
+            ("OPENVINO:gpu.0", "openvino:GPU.0"),
+            ("auto", "cuda:0"),
+        ];
+        for (asked, expected) in cases {
+            assert_eq!(registry().pick_from(Some(asked), none).unwrap().name(), expected, "{asked}");
         }
-        for name in ["cuda:0", "openvino:GPU", "gpu", ""] {
-            let error = pick(Some(name)).unwrap_err().to_string();
-            assert!(error.contains(&format!("{name:?}; there are: cpu")), "{error}");
+        assert_eq!(registry().pick_from(None, none).unwrap().name(), "cuda:0");
+        assert_eq!(Registry::default().pick_from(None, none).unwrap().name(), "cpu");
+    }
+
+    #[test]
+    fn what_is_not_there_is_answered_with_what_is() {
+        for name in ["cuda:7", "openvino:NPU", "gpu", ""] {
+            let error = registry().pick_from(Some(name), |_| None).unwrap_err().to_string();
+            assert!(error.contains(&format!("{name:?}; there are: cpu, openvino:CPU")), "{error}");
+            assert!(error.contains("openvino:NPU (not usable: the driver is too old)"), "{error}");
         }
         assert!(devices()[0].capabilities.contains(&"scalar".to_owned()));
+    }
+
+    #[test]
+    fn the_environment_is_asked_when_no_name_is_given_and_conures_own_variable_first() {
+        let env = |a: Option<&'static str>, b: Option<&'static str>| {
+            move |v: &str| (if v == "CONURE_DEVICE" { a } else { b }).map(str::to_owned)
+        };
+        let r = registry();
+        assert_eq!(r.pick_from(None, env(Some("cuda:1"), Some("cpu"))).unwrap().name(), "cuda:1");
+        assert_eq!(r.pick_from(None, env(Some(" "), Some("cpu"))).unwrap().name(), "cpu");
+        assert_eq!(r.pick_from(Some("cpu"), env(Some("cuda:1"), None)).unwrap().name(), "cpu");
+        let error = r.pick_from(None, env(None, Some("tpu"))).unwrap_err().to_string();
+        assert!(error.contains("\"tpu\" (from PARAKEET_DEVICE)"), "{error}");
     }
 }

@@ -99,6 +99,33 @@ pub enum GraphError {
         #[source]
         source: ArenaError,
     },
+    /// A state does not fit in memory.
+    #[error("the state {state} needs {} MiB and they cannot be had ({source}); make it smaller", bytes / (1 << 20))]
+    StateMemory {
+        /// Name of the state.
+        state: String,
+        /// Bytes wanted.
+        bytes: usize,
+        /// What the allocator said.
+        #[source]
+        source: ArenaError,
+    },
+    /// A state cannot take what a run or a caller gives it.
+    #[error("state {state}: {what}")]
+    State {
+        /// Name of the state.
+        state: String,
+        /// What does not fit, and what does.
+        what: String,
+    },
+    /// A device failed; the session can be used again, with the states that it kept there back at zero.
+    #[error("{device}: {what}")]
+    Device {
+        /// Name of the device.
+        device: String,
+        /// What failed, where, and what to do.
+        what: String,
+    },
     /// The sizes of a plan overflow.
     #[error("the tensor at {path} has no size: {shape:?} of {dtype}")]
     TooLarge {

@@ -1,5 +1,6 @@
 //! A graph: values, and the nodes that compute them.
 
+use crate::backend::Piece;
 use crate::error::GraphError;
 use crate::weights::Weights;
 use conure_ops::{Attr, Op, ValueType};
@@ -30,6 +31,62 @@ pub enum Def {
     Constant(Arc<Tensor>),
     /// Computed: node and output number.
     Node(usize, usize),
+    /// What a state holds when the run begins; the number of the state.
+    State(usize),
+    /// Computed inside a piece that a device runs, and not handed out by it.
+    Inside,
+}
+
+/// A tensor that a session keeps from run to run: a cache, the state of an LSTM. All zeros at first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StateDef {
+    /// Its name.
+    pub name: String,
+    /// Its type; the lengths are fixed.
+    pub ty: ValueType,
+}
+
+/// What becomes of a state when a run has ended well. A run that fails changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Commit {
+    /// The state becomes the value, which has its type.
+    Assign {
+        /// The number of the state.
+        state: usize,
+        /// The value.
+        value: ValueId,
+    },
+    /// Rows `[B, N, ...]` enter a state `[B, L, ...]` at its end, and as many leave at its start.
+    Roll {
+        /// The number of the state.
+        state: usize,
+        /// The rows.
+        value: ValueId,
+    },
+}
+
+impl Commit {
+    /// The number of the state.
+    pub fn state(&self) -> usize {
+        match *self {
+            Commit::Assign { state, .. } | Commit::Roll { state, .. } => state,
+        }
+    }
+
+    /// The value that enters it.
+    pub fn value(&self) -> ValueId {
+        match *self {
+            Commit::Assign { value, .. } | Commit::Roll { value, .. } => value,
+        }
+    }
+
+    /// The same with another state and value.
+    pub(crate) fn with(&self, state: usize, value: ValueId) -> Commit {
+        match self {
+            Commit::Assign { .. } => Commit::Assign { state, value },
+            Commit::Roll { .. } => Commit::Roll { state, value },
+        }
+    }
 }
 
 /// A value: its type, and where it comes from.
@@ -50,6 +107,12 @@ pub enum NodeOp {
     Op(Arc<dyn Op>),
     /// A graph run tile by tile along time.
     TileTime(Arc<TileTime>),
+    /// Rows `[B, N, ...]` are written into state `[B, C, ...]` of this number, item b's from row `at[b]` on; inputs are
+    /// the rows and `at` `[B]` (i32). The output is the state's memory: a device keeps it where it computes, and nothing
+    /// but the new rows is moved.
+    Append(usize),
+    /// A part of the graph that another device than the CPU runs; made by placing, never by a model.
+    Piece(Arc<Piece>),
 }
 
 /// A body graph whose input is cut along time, so that its intermediates never cover the whole input.
@@ -98,6 +161,8 @@ impl Node {
         match &self.op {
             NodeOp::Op(op) => op.name(),
             NodeOp::TileTime(_) => "tile_time",
+            NodeOp::Append(_) => "append",
+            NodeOp::Piece(_) => "piece",
         }
     }
 }
@@ -111,9 +176,47 @@ pub struct Graph {
     pub(crate) inputs: Vec<ValueId>,
     pub(crate) outputs: Vec<(String, ValueId)>,
     pub(crate) names: HashMap<String, ValueId>,
+    pub(crate) states: Vec<StateDef>,
+    pub(crate) commits: Vec<Commit>,
 }
 
 impl Graph {
+    /// A graph of nothing over `weights`.
+    pub(crate) fn empty(weights: Arc<Weights>) -> Graph {
+        Graph {
+            weights,
+            values: Vec::new(),
+            nodes: Vec::new(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            names: HashMap::new(),
+            states: Vec::new(),
+            commits: Vec::new(),
+        }
+    }
+
+    /// The states that a session of this graph keeps.
+    pub fn states(&self) -> &[StateDef] {
+        &self.states
+    }
+
+    /// What becomes of the states at the end of a run.
+    pub fn commits(&self) -> &[Commit] {
+        &self.commits
+    }
+
+    /// The values that a run must have at its end: outputs, what enters a state, and `captures`.
+    pub(crate) fn wanted(&self, captures: &[ValueId]) -> Vec<ValueId> {
+        let outputs = self.outputs.iter().map(|&(_, v)| v);
+        let appended =
+            self.nodes.iter().filter(|n| matches!(n.op, NodeOp::Append(_))).flat_map(|n| n.outputs.iter());
+        outputs
+            .chain(self.commits.iter().map(Commit::value))
+            .chain(appended.copied())
+            .chain(captures.iter().copied())
+            .collect()
+    }
+
     /// The nodes in the order in which they run.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
@@ -172,6 +275,8 @@ impl Graph {
                 Def::Weight(i) => (1usize, *i).hash(h),
                 Def::Constant(t) => (2usize, t.view().bytes()).hash(h),
                 Def::Node(n, o) => (3usize, *n, *o).hash(h),
+                Def::State(i) => (4usize, *i).hash(h),
+                Def::Inside => 5usize.hash(h),
             }
         }
         for node in &self.nodes {
@@ -182,6 +287,11 @@ impl Graph {
                     (t.factor, t.halo_before, t.halo_after, t.tile).hash(h);
                     t.body.hash_into(h);
                 }
+                NodeOp::Append(state) => state.hash(h),
+                NodeOp::Piece(piece) => {
+                    piece.device.hash(h);
+                    piece.graph.hash_into(h);
+                }
             }
             for v in node.inputs.iter().chain(&node.outputs) {
                 v.hash(h);
@@ -190,6 +300,10 @@ impl Graph {
         for (name, v) in &self.outputs {
             (name, v).hash(h);
         }
+        for state in &self.states {
+            (&state.name, state.ty.to_string()).hash(h);
+        }
+        self.commits.hash(h);
     }
 }
 

@@ -4,25 +4,37 @@
 //! [`Program`] holds the graph and its plans; each [`Session`] has an arena of its own and runs the program on inputs.
 //! A plan is a list of kernel calls with the place of every operand in the arena, found from liveness. Nothing is built,
 //! planned or allocated in a run of lengths that ran before.
+//!
+//! A session runs on a [`Device`]. The CPU runs plans; another device ([`Backend`]) gets the parts of the graph that it
+//! takes as pieces of their own, as few as can be, and the CPU the rest.
 
+mod backend;
 mod build;
 mod cpu;
+mod cut;
 mod device;
 mod error;
 mod graph;
 mod liveness;
 mod observe;
+mod partial;
+mod place;
 mod plan;
 mod reference;
 mod session;
+mod states;
 mod weights;
 
-pub use build::GraphBuilder;
-pub use device::{DeviceInfo, NoSuchDevice, devices, pick};
+pub use backend::{Backend, Compiled, Execution, Piece, PieceCall};
+pub use build::{GraphBuilder, StateId};
+pub use device::{DEVICE_VARIABLES, Device, DeviceInfo, NoSuchDevice, Registry, devices};
 pub use error::GraphError;
-pub use graph::{Def, Graph, Node, NodeOp, TileTime, Value, ValueId};
+pub use graph::{Commit, Def, Graph, Node, NodeOp, StateDef, TileTime, Value, ValueId};
 pub use observe::{Observer, StepDone};
+pub use partial::Partial;
+pub use place::{Placed, PlacedPiece, Placement, Refusal};
 pub use plan::Plan;
-pub use reference::run_reference;
+pub use reference::{run_reference, run_reference_from};
 pub use session::{Program, RunOutputs, Session};
+pub use states::SavedStates;
 pub use weights::{MemoryWeights, WeightInfo, WeightSource, Weights};

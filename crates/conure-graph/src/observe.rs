@@ -2,7 +2,6 @@
 
 use crate::graph::{Graph, Node};
 use crate::plan::{Plan, Step, StepKind};
-use conure_ops::Op;
 use conure_tensor::tensor_bytes;
 use smallvec::SmallVec;
 use std::fmt;
@@ -36,13 +35,12 @@ pub struct StepDone<'a> {
     /// What the step took, if [`Observer::wants_time`].
     pub nanos: Option<u64>,
     step: &'a Step,
-    op: &'a dyn Op,
 }
 
 impl StepDone<'_> {
-    /// Nominal floating-point operations of the step.
+    /// Nominal floating-point operations of the step; 0 for a piece that another device runs.
     pub fn flops(&self) -> f64 {
-        flops(self.step, self.op)
+        flops(self.step)
     }
 
     /// Bytes that the step reads and writes at least: its inputs, weights as stored in the model, and its outputs.
@@ -55,7 +53,8 @@ impl StepDone<'_> {
 /// 10 GB/s, and half of what an encoder's step reads is in a cache.
 const FLOPS_PER_BYTE: f64 = 8.0;
 
-fn flops(step: &Step, op: &dyn Op) -> f64 {
+fn flops(step: &Step) -> f64 {
+    let StepKind::Op(op) = &step.kind else { return 0.0 };
     let inputs: SmallVec<[&[usize]; 8]> = step.inputs.iter().map(|o| o.dims.as_slice()).collect();
     let outputs: SmallVec<[&[usize]; 2]> = step.outputs.iter().map(|o| o.dims.as_slice()).collect();
     op.flops(&inputs, &outputs)
@@ -67,18 +66,18 @@ fn bytes(step: &Step) -> u64 {
     inputs.chain(outputs).flatten().map(|n| n as u64).sum()
 }
 
-fn op_cost(step: &Step, op: &dyn Op) -> f64 {
-    flops(step, op) + FLOPS_PER_BYTE * bytes(step) as f64
+fn step_cost(step: &Step) -> f64 {
+    flops(step) + FLOPS_PER_BYTE * bytes(step) as f64
 }
 
 /// The cost of all steps of a plan.
 fn cost(plan: &Plan) -> f64 {
     let step = |step: &Step| match &step.kind {
-        StepKind::Op(op) => op_cost(step, &**op),
         StepKind::Tiles(tiles) => {
             let items = step.outputs.first().and_then(|y| y.dims.first()).copied().unwrap_or(0);
             items as f64 * tiles.tiles.iter().map(|t| cost(&t.plan)).sum::<f64>()
         }
+        _ => step_cost(step),
     };
     plan.steps.iter().map(step).sum()
 }
@@ -102,12 +101,12 @@ impl<'a> Watch<'a> {
     }
 
     /// Tells of the step that began at `begun`.
-    pub(crate) fn end(&mut self, graph: &Graph, step: &Step, op: &dyn Op, begun: Option<Instant>) {
+    pub(crate) fn end(&mut self, graph: &Graph, step: &Step, begun: Option<Instant>) {
         let nanos = begun.map(|b| u64::try_from(b.elapsed().as_nanos()).unwrap_or(u64::MAX));
-        self.done += op_cost(step, op);
+        self.done += step_cost(step);
         let (done, total, index) = (self.done, self.total, step.node);
         if let Some(node) = graph.nodes.get(index) {
-            self.observer.step(&StepDone { graph, node, index, done, total, nanos, step, op });
+            self.observer.step(&StepDone { graph, node, index, done, total, nanos, step });
         }
     }
 }

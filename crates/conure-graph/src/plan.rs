@@ -1,5 +1,6 @@
 //! Planning: for given lengths, which kernel runs when, and where in the arena its operands are.
 
+use crate::backend::Piece;
 use crate::error::GraphError;
 use crate::graph::{Def, Graph, Node, NodeOp, TileTime, ValueId};
 use crate::liveness::{Liveness, Offsets};
@@ -25,6 +26,8 @@ pub(crate) enum Source {
     Packed(Packed),
     /// Output 0 of the same step.
     InPlace,
+    /// A state.
+    State(usize),
 }
 
 /// An input of a step.
@@ -57,6 +60,10 @@ pub(crate) struct Step {
 pub(crate) enum StepKind {
     Op(Arc<dyn Op>),
     Tiles(Arc<TileSteps>),
+    Append(usize),
+    Piece(Arc<Piece>),
+    /// Input 0 is copied to output 0: a value that is asked for and was not computed.
+    Copy,
 }
 
 /// A [`TileTime`] node for given lengths.
@@ -84,6 +91,8 @@ pub struct Plan {
     pub(crate) steps: Vec<Step>,
     pub(crate) inputs: Vec<(DType, Dims)>,
     pub(crate) outputs: Vec<(String, Slot)>,
+    /// What enters the states, in the order of the graph's commits.
+    pub(crate) commits: Vec<Operand>,
     pub(crate) arena_len: usize,
 }
 
@@ -111,8 +120,7 @@ pub(crate) fn plan(
     captures: &[ValueId],
     cpu: &Cpu,
 ) -> Result<Plan, GraphError> {
-    let mut wanted: Vec<ValueId> = graph.outputs.iter().map(|&(_, v)| v).collect();
-    wanted.extend_from_slice(captures);
+    let wanted = graph.wanted(captures);
     let mut planner = Planner {
         graph,
         bindings,
@@ -141,11 +149,24 @@ pub(crate) fn plan(
             Ok((ty.dtype, planner.dims(ty, "input")?))
         })
         .collect::<Result<Vec<_>, GraphError>>()?;
+    let commits = graph
+        .commits
+        .iter()
+        .map(|c| {
+            let ty = &graph.values[c.value().index()].ty;
+            Ok(Operand {
+                source: planner.source(c.value())?,
+                dtype: ty.dtype,
+                dims: planner.dims(ty, "state")?,
+            })
+        })
+        .collect::<Result<Vec<_>, GraphError>>()?;
     Ok(Plan {
         bindings: bindings.clone(),
         steps: planner.steps,
         inputs,
         outputs,
+        commits,
         arena_len: planner.offsets.high_water(),
     })
 }
@@ -180,6 +201,11 @@ impl Planner<'_> {
             Def::Input(i) => Source::Input(*i),
             Def::Weight(i) => Source::Weight(*i),
             Def::Constant(t) => Source::Constant(t.clone()),
+            Def::State(i) => Source::State(*i),
+            Def::Inside => {
+                return Err(GraphError::Build { what: "a value inside a piece is read outside".into() });
+            }
+            Def::Node(n, _) if let NodeOp::Append(state) = self.graph.nodes[*n].op => Source::State(state),
             Def::Node(n, _) => match &self.places[root.index()] {
                 Some(range) => Source::Arena(range.clone()),
                 None => {
@@ -197,15 +223,25 @@ impl Planner<'_> {
         Ok(Operand { source: self.source(v)?, dtype: ty.dtype, dims: self.dims(ty, &node.path)? })
     }
 
-    fn output(&self, name: String, v: ValueId) -> Result<(String, Slot), GraphError> {
+    /// Where an output is at the end of the run. What lies outside the arena (an input, a weight, a state before it
+    /// changes, or a view of one) is copied into it.
+    fn output(&mut self, name: String, v: ValueId) -> Result<(String, Slot), GraphError> {
         let ty = &self.graph.values[v.index()].ty;
-        let Source::Arena(range) = self.source(v)? else {
-            return Err(GraphError::Build {
-                what: format!("the output {name:?} is an input or a weight, not computed"),
-            });
-        };
         let (dims, len) = self.bytes(ty, &name)?;
-        Ok((name, Slot { range: range.start..range.start + len, dtype: ty.dtype, dims }))
+        let source = self.source(v)?;
+        if let Source::Arena(range) = source {
+            return Ok((name, Slot { range: range.start..range.start + len, dtype: ty.dtype, dims }));
+        }
+        let range = self.offsets.alloc(len);
+        let slot = Slot { range: range.start..range.start + len, dtype: ty.dtype, dims: dims.clone() };
+        self.steps.push(Step {
+            kind: StepKind::Copy,
+            inputs: SmallVec::from_iter([Operand { source, dtype: ty.dtype, dims }]),
+            outputs: SmallVec::from_iter([slot.clone()]),
+            scratch: 0..0,
+            node: self.graph.nodes.len(),
+        });
+        Ok((name, slot))
     }
 
     fn node(&mut self, index: usize) -> Result<(), GraphError> {
@@ -214,6 +250,14 @@ impl Planner<'_> {
             NodeOp::Op(op) if op.is_view() => {}
             NodeOp::Op(op) => self.op_step(index, node, op)?,
             NodeOp::TileTime(tile) => self.tile_step(index, node, tile)?,
+            NodeOp::Append(state) => self.steps.push(Step {
+                kind: StepKind::Append(*state),
+                inputs: self.operands(node)?,
+                outputs: SmallVec::new(),
+                scratch: 0..0,
+                node: index,
+            }),
+            NodeOp::Piece(piece) => self.piece_step(index, node, piece)?,
         }
         for root in self.live.dead_after(index) {
             if let Some(range) = self.places[root.index()].take() {
@@ -309,9 +353,27 @@ impl Planner<'_> {
         Ok(None)
     }
 
+    fn operands(&self, node: &Node) -> Result<SmallVec<[Operand; 8]>, GraphError> {
+        node.inputs.iter().map(|&v| self.operand(v, node)).collect()
+    }
+
+    fn piece_step(&mut self, index: usize, node: &Node, piece: &Arc<Piece>) -> Result<(), GraphError> {
+        let inputs = self.operands(node)?;
+        let mut outputs = SmallVec::<[Slot; 2]>::new();
+        for &v in &node.outputs {
+            let ty = &self.graph.values[v.index()].ty;
+            let (dims, len) = self.bytes(ty, &node.path)?;
+            let range = self.offsets.alloc(len);
+            self.places[v.index()] = Some(range.clone());
+            outputs.push(Slot { range: range.start..range.start + len, dtype: ty.dtype, dims });
+        }
+        let kind = StepKind::Piece(piece.clone());
+        self.steps.push(Step { kind, inputs, outputs, scratch: 0..0, node: index });
+        Ok(())
+    }
+
     fn tile_step(&mut self, index: usize, node: &Node, tile: &Arc<TileTime>) -> Result<(), GraphError> {
-        let inputs: SmallVec<[Operand; 8]> =
-            node.inputs.iter().map(|&v| self.operand(v, node)).collect::<Result<_, _>>()?;
+        let inputs = self.operands(node)?;
         let y = node.outputs[0];
         let (dims, len) = self.bytes(&self.graph.values[y.index()].ty, &node.path)?;
         let frames = inputs[0].dims.get(1).copied().unwrap_or(0);

@@ -2,6 +2,7 @@
 
 use crate::error::GraphError;
 use crate::graph::{Def, Graph, Node, NodeOp, TileTime};
+use crate::states::{append, commit};
 use conure_ops::Op;
 use conure_tensor::{Bindings, Tensor, TensorMut, TensorView};
 use std::collections::HashMap;
@@ -17,6 +18,26 @@ pub fn run_reference(
     inputs: &[(&str, TensorView<'_>)],
     captures: &[&str],
 ) -> Result<HashMap<String, Tensor>, GraphError> {
+    run_reference_from(graph, bindings, inputs, captures, &mut HashMap::new())
+}
+
+/// As [`run_reference`], from these states on; one that is not in `states` is zeros. They are left as the run leaves them.
+///
+/// # Errors
+/// As a session's run.
+pub fn run_reference_from(
+    graph: &Graph,
+    bindings: &Bindings,
+    inputs: &[(&str, TensorView<'_>)],
+    captures: &[&str],
+    states: &mut HashMap<String, Tensor>,
+) -> Result<HashMap<String, Tensor>, GraphError> {
+    for def in &graph.states {
+        if !states.contains_key(&def.name) {
+            let zeros = Tensor::zeros(def.ty.dtype, &def.dims());
+            states.insert(def.name.clone(), zeros.map_err(|source| at(&Some(def.name.clone()), source))?);
+        }
+    }
     let mut values: Vec<Option<Tensor>> = vec![None; graph.values.len()];
     for (i, value) in graph.values.iter().enumerate() {
         values[i] = match &value.def {
@@ -31,11 +52,18 @@ pub fn run_reference(
                 Some(Tensor::from_view(&view.map_err(|source| at(&value.name, source))?))
             }
             Def::Constant(t) => Some(t.as_ref().clone()),
-            Def::Node(..) => None,
+            Def::State(index) => states.get(&graph.states[*index].name).cloned(),
+            Def::Node(..) | Def::Inside => None,
         };
     }
     for node in &graph.nodes {
-        run_node(graph, node, bindings, &mut values)?;
+        run_node(graph, node, bindings, &mut values, states)?;
+    }
+    for change in &graph.commits {
+        let def = &graph.states[change.state()];
+        if let (Some(state), Some(value)) = (states.get_mut(&def.name), &values[change.value().index()]) {
+            commit(state.view_mut().bytes_mut(), def, change, &value.view())?;
+        }
     }
     let mut wanted: Vec<(String, usize)> =
         graph.outputs.iter().map(|(n, v)| (n.clone(), v.index())).collect();
@@ -64,6 +92,7 @@ fn run_node(
     node: &Node,
     bindings: &Bindings,
     values: &mut [Option<Tensor>],
+    states: &mut HashMap<String, Tensor>,
 ) -> Result<(), GraphError> {
     let mut outputs = Vec::new();
     for v in &node.outputs {
@@ -75,6 +104,24 @@ fn run_node(
     match &node.op {
         NodeOp::Op(op) => run_op(op.as_ref(), node, &inputs, &mut outputs)?,
         NodeOp::TileTime(tile) => outputs[0] = run_whole(tile, bindings, &inputs)?,
+        NodeOp::Append(index) => {
+            let def = &graph.states[*index];
+            if let (Some(state), [rows, at]) = (states.get_mut(&def.name), inputs.as_slice()) {
+                append(state.view_mut().bytes_mut(), def, &rows.view(), &at.view())?;
+                outputs[0] = state.clone();
+            }
+        }
+        NodeOp::Piece(piece) => {
+            let names: Vec<String> = piece.graph.inputs().map(|(n, _)| n.to_owned()).collect();
+            let given: Vec<(&str, TensorView<'_>)> =
+                names.iter().map(String::as_str).zip(inputs.iter().map(|t| t.view())).collect();
+            let mut made = run_reference_from(&piece.graph, bindings, &given, &[], states)?;
+            for (i, (name, _)) in piece.graph.outputs().enumerate() {
+                if let Some(tensor) = made.remove(name) {
+                    outputs[i] = tensor;
+                }
+            }
+        }
     }
     for (v, tensor) in node.outputs.iter().zip(outputs) {
         values[v.index()] = Some(tensor);

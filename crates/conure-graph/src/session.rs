@@ -1,10 +1,14 @@
 //! Programs and sessions: a graph with its plans, shared; an arena and a place to run, one per user.
 
+use crate::backend::Executions;
 use crate::cpu::{InputRef, Run, execute};
+use crate::device::Device;
 use crate::error::GraphError;
 use crate::graph::{Graph, ValueId};
 use crate::observe::{Observer, Watch};
+use crate::place::{Placed, place};
 use crate::plan::{Plan, Slot, plan};
+use crate::states::States;
 use conure_device::arena::AlignedBytes;
 use conure_kernels::{Cpu, Isa};
 use conure_tensor::{Bindings, TensorView};
@@ -14,26 +18,61 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Plans kept per program; the one used longest ago goes first.
 const MAX_PLANS: usize = 64;
+/// Placements kept per program, as plans are.
+const MAX_PLACED: usize = 16;
 
-type PlanKey = (Bindings, Vec<ValueId>, usize, Isa);
+/// What a plan was made for; the first is the address of the placed graph.
+type PlanKey = (usize, Bindings, Vec<ValueId>, usize, Isa);
+/// A plan keeps its placed graph alive, so that the address in the key stays its own.
+type KeptPlan = (PlanKey, Arc<Placed>, Arc<Plan>);
+type PlacedKey = (String, Vec<ValueId>);
 
-/// A graph ready to run, with the plans made for it so far. Shared by sessions.
+/// A graph ready to run, with the placements and plans made for it so far. Shared by sessions.
 #[derive(Debug)]
 pub struct Program {
-    graph: Graph,
+    on_cpu: Arc<Placed>,
     /// Used last at the end.
-    plans: Mutex<Vec<(PlanKey, Arc<Plan>)>>,
+    placed: Mutex<Vec<(PlacedKey, Arc<Placed>)>>,
+    /// Used last at the end.
+    plans: Mutex<Vec<KeptPlan>>,
 }
 
 impl Program {
     /// A program of `graph`.
     pub fn new(graph: Graph) -> Arc<Program> {
-        Arc::new(Program { graph, plans: Mutex::new(Vec::new()) })
+        let on_cpu = Arc::new(Placed::on_cpu(graph));
+        Arc::new(Program { on_cpu, placed: Mutex::new(Vec::new()), plans: Mutex::new(Vec::new()) })
     }
 
     /// Its graph.
     pub fn graph(&self) -> &Graph {
-        &self.graph
+        &self.on_cpu.graph
+    }
+
+    /// The graph cut for `device`, made if that was not done yet; `captures` are values that a run has to give besides the
+    /// outputs.
+    ///
+    /// # Errors
+    /// What the device says when it compiles a piece.
+    pub fn placed(&self, device: &Device, captures: &[ValueId]) -> Result<Arc<Placed>, GraphError> {
+        if device.backend().is_none() {
+            return Ok(self.on_cpu.clone());
+        }
+        // The lock is held while compiling: two sessions that start at once must not both compile.
+        let mut placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
+        let matches = |key: &PlacedKey| key.0 == device.name() && key.1 == captures;
+        if let Some(i) = placed.iter().rposition(|(key, _)| matches(key)) {
+            let hit = placed.remove(i);
+            let found = hit.1.clone();
+            placed.push(hit);
+            return Ok(found);
+        }
+        let made = Arc::new(place(self.graph(), device, captures)?);
+        if placed.len() >= MAX_PLACED {
+            placed.remove(0);
+        }
+        placed.push(((device.name().to_owned(), captures.to_vec()), made.clone()));
+        Ok(made)
     }
 
     /// The plan for these lengths, made if there is none yet.
@@ -42,39 +81,53 @@ impl Program {
     /// A symbol without a value, an op without a kernel, a weight that cannot be packed.
     pub fn plan(
         &self,
+        placed: &Arc<Placed>,
         bindings: &Bindings,
         captures: &[ValueId],
         cpu: &Cpu,
     ) -> Result<Arc<Plan>, GraphError> {
-        let (threads, isa) = (cpu.threads().count(), cpu.isa());
-        let matches =
-            |key: &PlanKey| key.0 == *bindings && key.1 == captures && key.2 == threads && key.3 == isa;
+        let (at, threads, isa) = (Arc::as_ptr(placed) as usize, cpu.threads().count(), cpu.isa());
+        let matches = |key: &PlanKey| {
+            key.0 == at && key.1 == *bindings && key.2 == captures && key.3 == threads && key.4 == isa
+        };
         {
             let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(i) = plans.iter().rposition(|(key, _)| matches(key)) {
+            if let Some(i) = plans.iter().rposition(|(key, ..)| matches(key)) {
                 let hit = plans.remove(i);
-                let found = hit.1.clone();
+                let found = hit.2.clone();
                 plans.push(hit);
                 return Ok(found);
             }
         }
-        let made = Arc::new(plan(&self.graph, bindings, captures, cpu)?);
+        let made = Arc::new(plan(&placed.graph, bindings, captures, cpu)?);
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         if plans.len() >= MAX_PLANS {
             plans.remove(0);
         }
-        plans.push(((bindings.clone(), captures.to_vec(), threads, isa), made.clone()));
+        let key = (at, bindings.clone(), captures.to_vec(), threads, isa);
+        plans.push((key, placed.clone(), made.clone()));
         Ok(made)
     }
 }
 
-/// One user of a program: an arena and the plan of its last run.
+/// The plan of a session's last run, and what it was made for.
+#[derive(Debug)]
+struct Last {
+    captures: Vec<ValueId>,
+    placed: Arc<Placed>,
+    plan: Arc<Plan>,
+}
+
+/// One user of a program: an arena, its states, and the plan of its last run.
 #[derive(Debug)]
 pub struct Session {
     program: Arc<Program>,
+    device: Device,
     cpu: Arc<Cpu>,
     arena: AlignedBytes,
-    last: Option<(Vec<ValueId>, Arc<Plan>)>,
+    states: States,
+    executions: Executions,
+    last: Option<Last>,
     /// Whether the arena holds the outputs of a run of `last`.
     ran: bool,
     cancel: Option<Arc<AtomicBool>>,
@@ -108,17 +161,37 @@ impl<'a> RunOutputs<'a> {
 }
 
 impl Session {
-    /// A session on `program`; nothing is allocated before the first run.
+    /// A session of `program` on the CPU; nothing is allocated before the first run.
     ///
     /// # Errors
     /// None at present; a device may refuse.
     pub fn new(program: Arc<Program>, cpu: Arc<Cpu>) -> Result<Session, GraphError> {
-        let arena = AlignedBytes::zeroed(0).map_err(|source| GraphError::OutOfMemory {
-            bytes: 0,
-            bindings: String::new(),
-            source,
-        })?;
-        Ok(Session { program, cpu, arena, last: None, ran: false, cancel: None, observer: None })
+        Session::on(program, &Device::cpu(), cpu)
+    }
+
+    /// A session of `program` on `device`; `cpu` runs what the device does not take. Pieces are compiled at the first run
+    /// of any session, or by [`Program::placed`].
+    ///
+    /// # Errors
+    /// None at present; a device may refuse.
+    pub fn on(program: Arc<Program>, device: &Device, cpu: Arc<Cpu>) -> Result<Session, GraphError> {
+        Ok(Session {
+            program,
+            device: device.clone(),
+            cpu,
+            arena: AlignedBytes::default(),
+            states: States::default(),
+            executions: Executions::default(),
+            last: None,
+            ran: false,
+            cancel: None,
+            observer: None,
+        })
+    }
+
+    /// The device it runs on.
+    pub fn device(&self) -> &Device {
+        &self.device
     }
 
     /// The program it runs.
@@ -136,17 +209,21 @@ impl Session {
         self.observer = observer;
     }
 
-    /// Bytes that the arena holds: the most that any run so far needed.
+    /// Bytes that the arenas hold, on the CPU and on the device: the most that any run so far needed.
     pub fn arena_bytes(&self) -> usize {
-        self.arena.len()
+        self.arena.len() + self.executions.arena_bytes()
     }
 
-    /// Gives the arena's memory back; the next run takes what it needs.
+    /// Bytes that the states on the CPU may take; memory that was never written is not there yet.
+    pub fn state_bytes(&self) -> usize {
+        self.states.total()
+    }
+
+    /// Gives the arenas' memory back; the next run takes what it needs. States stay.
     pub fn shrink(&mut self) {
-        if let Ok(empty) = AlignedBytes::zeroed(0) {
-            self.arena = empty;
-            self.ran = false;
-        }
+        self.arena = AlignedBytes::default();
+        self.executions.shrink();
+        self.ran = false;
     }
 
     /// Runs the graph for these lengths on these inputs.
@@ -174,13 +251,42 @@ impl Session {
         inputs: &[(&str, TensorView<'_>)],
         captures: &[&str],
     ) -> Result<RunOutputs<'_>, GraphError> {
+        let cancel = self.cancel.clone();
+        self.run_with(bindings, inputs, captures, cancel.as_deref())
+    }
+
+    /// As [`Session::run`], to be ended by a flag that is not the session's own.
+    pub(crate) fn run_for(
+        &mut self,
+        bindings: &Bindings,
+        inputs: &[(&str, TensorView<'_>)],
+        cancel: Option<&AtomicBool>,
+    ) -> Result<RunOutputs<'_>, GraphError> {
+        self.run_with(bindings, inputs, &[], cancel)
+    }
+
+    fn run_with(
+        &mut self,
+        bindings: &Bindings,
+        inputs: &[(&str, TensorView<'_>)],
+        captures: &[&str],
+        cancel: Option<&AtomicBool>,
+    ) -> Result<RunOutputs<'_>, GraphError> {
         self.ran = false;
-        let plan = self.plan_for(bindings, captures)?;
+        let (placed, plan) = self.plan_for(bindings, captures)?;
         self.reserve(&plan)?;
+        self.states.reserve(placed.graph.states())?;
         let refs = self.bind(&plan, inputs)?;
         let watch = self.observer.as_deref().map(|observer| Watch::new(observer, &plan));
-        let mut run = Run { arena: &mut self.arena, cpu: &self.cpu, cancel: self.cancel.as_deref(), watch };
-        execute(&self.program.graph, &plan, 0, &refs, &mut run)?;
+        let mut run = Run {
+            arena: &mut self.arena,
+            states: &mut self.states,
+            executions: &mut self.executions,
+            cpu: &self.cpu,
+            cancel,
+            watch,
+        };
+        execute(&placed.graph, &plan, 0, &refs, &mut run)?;
         self.ran = true;
         self.outputs()
     }
@@ -191,25 +297,43 @@ impl Session {
     /// [`GraphError::Build`] if there was none, or it failed.
     pub fn outputs(&self) -> Result<RunOutputs<'_>, GraphError> {
         match &self.last {
-            Some((_, plan)) if self.ran => Ok(RunOutputs { outputs: &plan.outputs, arena: &self.arena }),
+            Some(last) if self.ran => Ok(RunOutputs { outputs: &last.plan.outputs, arena: &self.arena }),
             _ => Err(GraphError::Build { what: "outputs were asked for, but no run has made any".into() }),
         }
     }
 
-    fn plan_for(&mut self, bindings: &Bindings, captures: &[&str]) -> Result<Arc<Plan>, GraphError> {
+    pub(crate) fn states_mut(&mut self) -> (&mut States, &mut Executions) {
+        (&mut self.states, &mut self.executions)
+    }
+
+    /// Sets a state that a piece keeps; `false` if the CPU keeps it.
+    pub(crate) fn set_on_device(&mut self, state: &str, bytes: &[u8]) -> Result<bool, GraphError> {
+        let placed = match &self.last {
+            Some(last) => last.placed.clone(),
+            None => self.program.placed(&self.device, &[])?,
+        };
+        self.executions.write(&placed.pieces, state, bytes, &self.cpu)
+    }
+
+    fn plan_for(
+        &mut self,
+        bindings: &Bindings,
+        captures: &[&str],
+    ) -> Result<(Arc<Placed>, Arc<Plan>), GraphError> {
         let ids = captures
             .iter()
-            .map(|n| self.program.graph.named(n))
+            .map(|n| self.program.graph().named(n))
             .collect::<Result<SmallVec<[ValueId; 8]>, _>>()?;
-        if let Some((kept, plan)) = &self.last
-            && plan.bindings == *bindings
-            && kept.as_slice() == ids.as_slice()
+        if let Some(last) = &self.last
+            && last.plan.bindings == *bindings
+            && last.captures.as_slice() == ids.as_slice()
         {
-            return Ok(plan.clone());
+            return Ok((last.placed.clone(), last.plan.clone()));
         }
-        let plan = self.program.plan(bindings, &ids, &self.cpu)?;
-        self.last = Some((ids.to_vec(), plan.clone()));
-        Ok(plan)
+        let placed = self.program.placed(&self.device, &ids)?;
+        let plan = self.program.plan(&placed, bindings, &ids, &self.cpu)?;
+        self.last = Some(Last { captures: ids.to_vec(), placed: placed.clone(), plan: plan.clone() });
+        Ok((placed, plan))
     }
 
     fn reserve(&mut self, plan: &Plan) -> Result<(), GraphError> {
@@ -217,7 +341,8 @@ impl Session {
             return Ok(());
         }
         // The old arena goes first: both at once would be the peak.
-        self.shrink();
+        self.arena = AlignedBytes::default();
+        self.ran = false;
         self.arena = AlignedBytes::zeroed(plan.arena_len).map_err(|source| GraphError::OutOfMemory {
             bytes: plan.arena_len,
             bindings: plan.bindings.to_string(),
@@ -232,16 +357,16 @@ impl Session {
         inputs: &[(&str, TensorView<'i>)],
     ) -> Result<SmallVec<[InputRef<'i>; 8]>, GraphError> {
         for (name, _) in inputs {
-            if !self.program.graph.inputs().any(|(n, _)| n == *name) {
+            if !self.program.graph().inputs().any(|(n, _)| n == *name) {
                 return Err(GraphError::UnknownName {
                     what: "input",
                     name: (*name).to_owned(),
-                    known: self.program.graph.inputs().map(|(n, _)| n).collect::<Vec<_>>().join(", "),
+                    known: self.program.graph().inputs().map(|(n, _)| n).collect::<Vec<_>>().join(", "),
                 });
             }
         }
         let mut refs = SmallVec::new();
-        for ((name, _), (dtype, dims)) in self.program.graph.inputs().zip(&plan.inputs) {
+        for ((name, _), (dtype, dims)) in self.program.graph().inputs().zip(&plan.inputs) {
             let Some((_, view)) = inputs.iter().find(|(n, _)| *n == name) else {
                 return Err(GraphError::MissingInput { name: name.to_owned() });
             };

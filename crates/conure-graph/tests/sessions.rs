@@ -2,80 +2,17 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod common;
+
+use common::{B, T, assert_close, block, cpu, noise, rows_of};
 use conure_graph::{
     GraphBuilder, GraphError, MemoryWeights, Observer, Program, Session, StepDone, TileTime, ValueId,
     Weights, run_reference,
 };
-use conure_kernels::Cpu;
-use conure_ops::{
-    Activation, Binary, BinaryKind, Conv2d, ConvLength, LayerNorm, Linear, MaskTime, Reshape, Scale, Unary,
-    UnaryKind, ValueType,
-};
-use conure_tensor::{Axis, Bindings, DType, Dim, Shape, Symbol, Tensor, TensorView};
+use conure_ops::{Activation, Conv2d, ConvLength, MaskTime, Reshape, Scale, ValueType};
+use conure_tensor::{Axis, Bindings, DType, Dim, Shape, Tensor, TensorView};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-
-const T: Symbol = Symbol::new("T");
-const B: Symbol = Symbol::new("B");
-
-/// Numbers in -1 .. 1 that repeat on every run.
-fn noise(seed: u64, shape: &[usize]) -> Tensor {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let data: Vec<f32> = (0..shape.iter().product())
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-        })
-        .collect();
-    Tensor::from_slice(shape, &data).unwrap()
-}
-
-fn cpu(threads: usize) -> Arc<Cpu> {
-    Arc::new(Cpu::detect(Some(threads)).unwrap())
-}
-
-fn rows(d: usize) -> ValueType {
-    ValueType::f32(Shape::new([(Axis::B, Dim::from(B)), (Axis::T, Dim::from(T)), (Axis::D, Dim::from(d))]))
-}
-
-fn assert_close(name: &str, found: &TensorView<'_>, expected: &Tensor) {
-    assert_eq!(found.shape(), expected.shape(), "{name}");
-    let (found, expected) = (found.as_slice::<f32>().unwrap(), expected.as_slice::<f32>().unwrap());
-    let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-    assert!(worst <= 1e-4, "{name}: differs by {worst}");
-}
-
-/// A feed-forward block with a diamond, in-place candidates, a view and a captured middle.
-fn block(d: usize) -> (Arc<Program>, Vec<&'static str>) {
-    let weights = MemoryWeights::new()
-        .with("up.weight", noise(1, &[2 * d, d]))
-        .with("up.bias", noise(2, &[2 * d]))
-        .with("down.weight", noise(3, &[d, 2 * d]))
-        .with("norm.weight", noise(4, &[d]))
-        .with("norm.bias", noise(5, &[d]));
-    let mut g = GraphBuilder::new(Weights::new(Arc::new(weights)));
-    let x = g.input("x", rows(d));
-    let (gamma, beta) = (g.weight("norm.weight", &[d]).unwrap(), g.weight("norm.bias", &[d]).unwrap());
-    let n = g.apply(LayerNorm { eps: 1e-5 }, &[x, gamma, beta]).unwrap();
-    g.name(n, "normed");
-    let (w, b) = (g.weight("up.weight", &[2 * d, d]).unwrap(), g.weight("up.bias", &[2 * d]).unwrap());
-    let up =
-        g.apply(Linear { activation: Activation::Silu, bias: true, residual: None }, &[n, w, b]).unwrap();
-    let relu = g.apply(Unary { kind: UnaryKind::Relu }, &[up]).unwrap();
-    g.name(relu, "relu");
-    let both = g.apply(Binary { kind: BinaryKind::Add }, &[relu, up]).unwrap();
-    let w = g.weight("down.weight", &[d, 2 * d]).unwrap();
-    let down = g
-        .apply(Linear { activation: Activation::None, bias: false, residual: Some(0.5) }, &[both, w, x])
-        .unwrap();
-    let flat = Shape::new([(Axis::T, &Dim::from(B) * &Dim::from(T)), (Axis::D, Dim::from(d))]);
-    let view = g.apply(Reshape { shape: flat }, &[down]).unwrap();
-    let y = g.apply(Scale { factor: 2.0 }, &[view]).unwrap();
-    g.output("y", y);
-    (Program::new(g.finish().unwrap()), vec!["normed", "relu"])
-}
 
 #[test]
 fn a_planned_run_equals_the_reference() {
@@ -101,7 +38,7 @@ fn a_planned_run_equals_the_reference() {
 
 fn conv_body(weights: &Arc<Weights>, d: usize) -> TileTime {
     let mut g = GraphBuilder::new(weights.clone());
-    let x = g.input("x", rows(d));
+    let x = g.input("x", rows_of(d));
     let lengths = ValueType::new(DType::I32, Shape::new([(Axis::B, Dim::from(B))]));
     let lengths = g.input("lengths", lengths);
     let image = Shape::new([
@@ -150,7 +87,7 @@ fn tiling_in_time_changes_nothing() {
     ));
     let tile = conv_body(&weights, d);
     let mut g = GraphBuilder::new(weights);
-    let x = g.input("x", rows(d));
+    let x = g.input("x", rows_of(d));
     let ty = ValueType::new(DType::I32, Shape::new([(Axis::B, Dim::from(B))]));
     let lengths = g.input("lengths", ty);
     // The input of the tiles in the arena, too: a computed value.
@@ -250,7 +187,7 @@ fn an_observer_is_told_of_every_step() {
     ));
     let tile = conv_body(&weights, 16);
     let mut g = GraphBuilder::new(weights);
-    let x = g.input("x", rows(16));
+    let x = g.input("x", rows_of(16));
     let lengths = g.input("lengths", ValueType::new(DType::I32, Shape::new([(Axis::B, Dim::from(B))])));
     let doubled = g.apply(Scale { factor: 2.0 }, &[x]).unwrap();
     let y = g.tile_time(tile, doubled, lengths).unwrap();
@@ -331,7 +268,7 @@ fn a_warmed_up_run_allocates_nothing() {
     ));
     let tile = conv_body(&weights, 16);
     let mut g = GraphBuilder::new(weights);
-    let x = g.input("x", rows(16));
+    let x = g.input("x", rows_of(16));
     let lengths = g.input("lengths", ValueType::new(DType::I32, Shape::new([(Axis::B, Dim::from(B))])));
     let y = g.tile_time(tile, x, lengths).unwrap();
     g.output("y", y);

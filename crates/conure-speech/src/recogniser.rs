@@ -11,6 +11,7 @@ use crate::transducer::TransducerSession;
 use crate::worker::{Encoded, Worker};
 use conure_audio::log_mel::{Features, LogMel};
 use conure_gguf::GgufFile;
+use conure_graph::Device;
 use conure_kernels::Cpu;
 use conure_models::{Attention, Parakeet};
 use conure_tensor::{Bindings, Symbol, Tensor, TensorView};
@@ -72,6 +73,7 @@ pub struct Recogniser {
     log_mel: LogMel,
     vocabulary: Vocabulary,
     cpu: Arc<Cpu>,
+    device: Device,
     idle: Mutex<Vec<Worker>>,
 }
 
@@ -80,11 +82,24 @@ impl Recogniser {
     ///
     /// # Errors
     /// Keys or tensors that are missing or do not fit, by name.
-    pub fn load(file: Arc<GgufFile>, name: &str, cpu: Arc<Cpu>) -> Result<Recogniser, SpeechError> {
+    pub fn load(
+        file: Arc<GgufFile>,
+        name: &str,
+        device: Device,
+        cpu: Arc<Cpu>,
+    ) -> Result<Recogniser, SpeechError> {
         let model = Parakeet::load(file.clone(), name)?;
         let log_mel = log_mel(&file, name, &model)?;
         let vocabulary = Vocabulary::new(model.config().pieces.iter().map(String::as_str));
-        Ok(Recogniser { model, name: name.to_owned(), log_mel, vocabulary, cpu, idle: Mutex::default() })
+        Ok(Recogniser {
+            model,
+            name: name.to_owned(),
+            log_mel,
+            vocabulary,
+            cpu,
+            device,
+            idle: Mutex::default(),
+        })
     }
 
     /// The model.
@@ -105,6 +120,11 @@ impl Recogniser {
     /// The instruction set and the threads it runs on.
     pub fn cpu(&self) -> &Arc<Cpu> {
         &self.cpu
+    }
+
+    /// The device it runs on; what that one does not take, the CPU does.
+    pub fn device(&self) -> &Device {
+        &self.device
     }
 
     /// Samples per second of the clips that it takes.
@@ -278,7 +298,7 @@ impl Recogniser {
             return Ok(worker);
         }
         let transducer = match self.model.config().transducer {
-            Some(_) => Some(TransducerSession::new(&self.model, &self.cpu)?),
+            Some(_) => Some(TransducerSession::new(&self.model, &self.device, &self.cpu)?),
             None => None,
         };
         Ok(Worker {
@@ -324,7 +344,7 @@ impl Recogniser {
         }
         let attention = self.attention(options, frames / self.model.config().subsampling_factor + 2)?;
         let bindings = Bindings::new().with(B, batch).with(T, frames);
-        let at = worker.encoder(&self.model, &self.cpu, attention)?;
+        let at = worker.encoder(&self.model, &self.device, &self.cpu, attention)?;
         let Worker { encoders, batch: data, lengths, prompt, features, .. } = worker;
         let session = &mut encoders[at].1;
         session.set_cancel(options.cancel.clone());

@@ -95,7 +95,7 @@ impl Recogniser {
             start: 0.0,
             duration,
             model: self.name().to_owned(),
-            device: "cpu".to_owned(),
+            device: self.device().name().to_owned(),
             decoder: recognition.head.name().to_owned(),
             segments: segments(spoken, &timing),
             tokens: options.tokens.then(|| self.token_list(heard)),

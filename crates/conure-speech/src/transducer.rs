@@ -1,7 +1,7 @@
 //! Predictor and joint at work on one clip.
 
 use crate::decode::Transducer;
-use conure_graph::{GraphError, Session};
+use conure_graph::{Device, GraphError, Session};
 use conure_kernels::Cpu;
 use conure_models::{ModelError, Parakeet};
 use conure_tensor::{Bindings, Symbol, TensorView};
@@ -35,9 +35,13 @@ pub(crate) struct TransducerSession {
 }
 
 impl TransducerSession {
-    pub(crate) fn new(model: &Parakeet, cpu: &Arc<Cpu>) -> Result<TransducerSession, ModelError> {
-        let predictor = Session::new(model.predictor()?, cpu.clone())?;
-        let joint = Session::new(model.joint()?, cpu.clone())?;
+    pub(crate) fn new(
+        model: &Parakeet,
+        device: &Device,
+        cpu: &Arc<Cpu>,
+    ) -> Result<TransducerSession, ModelError> {
+        let predictor = Session::on(model.predictor()?, device, cpu.clone())?;
+        let joint = Session::on(model.joint()?, device, cpu.clone())?;
         let (layers, hidden, joint_hidden) = match &model.config().transducer {
             Some(t) => (t.pred_layers, t.pred_hidden, t.joint_hidden),
             None => (0, 0, 0),

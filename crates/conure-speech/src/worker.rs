@@ -4,7 +4,7 @@ use crate::error::SpeechError;
 use crate::front_end::{item_rows, tensor_error};
 use crate::transducer::TransducerSession;
 use conure_audio::log_mel::{Features, Scratch};
-use conure_graph::Session;
+use conure_graph::{Device, Session};
 use conure_kernels::Cpu;
 use conure_models::{Attention, Parakeet};
 use conure_tensor::TensorView;
@@ -37,13 +37,14 @@ impl Worker {
     pub fn encoder(
         &mut self,
         model: &Parakeet,
+        device: &Device,
         cpu: &Arc<Cpu>,
         attention: Attention,
     ) -> Result<usize, SpeechError> {
         if let Some(at) = self.encoders.iter().position(|(a, _)| *a == attention) {
             return Ok(at);
         }
-        let session = Session::new(model.encoder(attention)?, cpu.clone())?;
+        let session = Session::on(model.encoder(attention)?, device, cpu.clone())?;
         self.encoders.push((attention, session));
         Ok(self.encoders.len() - 1)
     }

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::info::ModelInfo;
 use conure_device::map::MappedFile;
 use conure_gguf::GgufFile;
+use conure_graph::Registry;
 use conure_kernels::Cpu;
 use conure_speech::result::Transcript;
 use conure_speech::{RecogniseOptions, Recogniser, SpeechError, TranscribeOptions, shift};
@@ -15,7 +16,8 @@ use std::sync::Arc;
 /// How a model is loaded.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
-    /// The device, as [`crate::devices`] names it; `None` or `auto`: the best there is.
+    /// The device, as [`crate::devices`] names it; `None`: what `CONURE_DEVICE`, else `PARAKEET_DEVICE` names; those unset,
+    /// or `auto`: the best there is.
     pub device: Option<String>,
     /// Threads to compute with, the caller's among them; `None`, or more than that: as many as the process may use.
     pub threads: Option<usize>,
@@ -81,13 +83,13 @@ impl SpeechModel {
     }
 
     fn from_file(file: GgufFile, name: &str, options: &LoadOptions) -> Result<SpeechModel, Error> {
-        conure_graph::pick(options.device.as_deref())?;
+        let device = Registry::probe().pick(options.device.as_deref())?;
         // More threads than processors only wait for each other: 1024 on two took minutes for seconds of audio.
         let most = conure_kernels::Threads::default_count();
         let cpu = Cpu::detect(options.threads.map(|n| n.min(most.max(1)))).map_err(SpeechError::from)?;
         let cpu = Arc::new(cpu);
         let file = Arc::new(file);
-        let recogniser = Recogniser::load(file.clone(), name, cpu)?;
+        let recogniser = Recogniser::load(file.clone(), name, device, cpu)?;
         let decoders = recogniser.heads().iter().map(|h| h.name().to_owned()).collect();
         let info = ModelInfo::new(&file, name, recogniser.model().config(), decoders);
         Ok(SpeechModel { recogniser, info })

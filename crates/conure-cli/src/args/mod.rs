@@ -53,17 +53,9 @@ pub struct ComputeArgs {
     #[arg(short = 't', long, value_name = "N", env = "CONURE_THREADS", value_parser = values::threads)]
     pub threads: Option<usize>,
 
-    /// Device to compute on: `auto`, or a name that `conure devices` lists [env: also PARAKEET_DEVICE]
-    #[arg(long, value_name = "DEVICE", env = "CONURE_DEVICE")]
+    /// Device to compute on: `auto`, or a name that `conure devices` lists [env: CONURE_DEVICE, PARAKEET_DEVICE]
+    #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
-}
-
-impl ComputeArgs {
-    /// The device asked for: the flag or its variable, else `PARAKEET_DEVICE`, else none.
-    pub fn device(&self) -> Option<String> {
-        let other = || std::env::var("PARAKEET_DEVICE").ok();
-        self.device.clone().or_else(other).filter(|d| !d.trim().is_empty())
-    }
 }
 
 /// Element type of the weights of a converted model.

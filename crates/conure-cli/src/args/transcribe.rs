@@ -280,7 +280,7 @@ mod tests {
         .unwrap();
         assert_eq!(args.inputs(), [PathBuf::from("a.wav"), PathBuf::from("-")]);
         assert_eq!(args.formats(), [OutputFormat::Json, OutputFormat::Srt]);
-        assert_eq!((args.compute.threads, args.compute.device()), (Some(3), Some("cpu".to_owned())));
+        assert_eq!((args.compute.threads, args.compute.device.as_deref()), (Some(3), Some("cpu")));
         assert_eq!(
             (args.input.start, args.input.duration, args.input.channel),
             (Some(60.0), Some(2.5), Some(1))

@@ -20,7 +20,7 @@ pub fn is_embedded(path: Option<&Path>) -> bool {
 /// Why it cannot be used.
 pub fn load(path: Option<&Path>, compute: &ComputeArgs) -> Result<SpeechModel, Failure> {
     let options =
-        LoadOptions { device: compute.device(), threads: compute.threads, ..LoadOptions::default() };
+        LoadOptions { device: compute.device.clone(), threads: compute.threads, ..LoadOptions::default() };
     let path = path.filter(|p| !is_embedded(Some(p)));
     let loaded = match path {
         Some(path) => SpeechModel::load_with(path, &options),

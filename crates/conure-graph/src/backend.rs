@@ -1,0 +1,251 @@
+//! What a device does with graphs: say what it runs, compile pieces, run them.
+//!
+//! The CPU is the host: it runs whatever no other device takes, straight from the plan (`cpu.rs`). Every other device is
+//! a [`Backend`]. The unit it gets is a [`Piece`], not a node: a graph of its own, compiled once and run by each session
+//! through an [`Execution`] that keeps the piece's states where the device computes.
+
+use crate::device::DeviceInfo;
+use crate::error::GraphError;
+use crate::graph::{Graph, Node};
+use crate::session::{Program, Session};
+use conure_kernels::Cpu;
+use conure_tensor::{Bindings, TensorMut, TensorView};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// A device that runs pieces of graphs.
+pub trait Backend: fmt::Debug + Send + Sync {
+    /// What it is; the name tells devices apart.
+    fn info(&self) -> DeviceInfo;
+
+    /// Whether it runs this node, by op, types and shapes.
+    ///
+    /// # Errors
+    /// Why not, for the placement's report.
+    fn supports(&self, graph: &Graph, node: &Node) -> Result<(), String>;
+
+    /// Compiles a piece. Called once per piece and program; weights are read from [`Graph::weights`].
+    ///
+    /// # Errors
+    /// What the device cannot do after all, naming device and node.
+    fn compile(&self, piece: &Graph) -> Result<Arc<dyn Compiled>, GraphError>;
+}
+
+/// A piece compiled for a device, shared by sessions.
+pub trait Compiled: fmt::Debug + Send + Sync {
+    /// A place to run it, with states of its own, all zeros.
+    ///
+    /// # Errors
+    /// What the device lacks: memory, most often.
+    fn start(&self, cpu: &Arc<Cpu>) -> Result<Box<dyn Execution>, GraphError>;
+}
+
+/// A compiled piece in use by one session.
+pub trait Execution: fmt::Debug + Send {
+    /// Runs the piece and, if all went well, commits its states.
+    ///
+    /// # Errors
+    /// What failed. The session then drops this execution, and its states with it.
+    fn run(&mut self, call: &mut PieceCall<'_, '_>) -> Result<(), GraphError>;
+
+    /// Bytes that it holds for intermediates.
+    fn arena_bytes(&self) -> usize;
+
+    /// Gives back what it holds for intermediates; states stay.
+    fn shrink(&mut self);
+
+    /// The bytes of state `index` of the piece's graph.
+    ///
+    /// # Errors
+    /// If the device cannot give them.
+    fn read_state(&mut self, index: usize, bytes: &mut [u8]) -> Result<(), GraphError>;
+
+    /// Sets state `index` of the piece's graph.
+    ///
+    /// # Errors
+    /// If the device cannot take them.
+    fn write_state(&mut self, index: usize, bytes: &[u8]) -> Result<(), GraphError>;
+}
+
+/// What an [`Execution`] gets for one run.
+#[derive(Debug)]
+pub struct PieceCall<'a, 'b> {
+    /// The values of the symbols.
+    pub bindings: &'b Bindings,
+    /// Inputs in the order of [`Graph::inputs`].
+    pub inputs: &'b [TensorView<'a>],
+    /// Outputs in the order of [`Graph::outputs`], to be written whole.
+    pub outputs: &'b mut [TensorMut<'a>],
+    /// Set once the run is to end.
+    pub cancel: Option<&'b AtomicBool>,
+}
+
+/// A part of a graph that a device runs as one.
+pub struct Piece {
+    /// The device's name.
+    pub device: String,
+    /// The part: inputs are what comes from outside, outputs what is used outside.
+    pub graph: Graph,
+    compiled: Arc<dyn Compiled>,
+}
+
+impl Piece {
+    /// `graph`, compiled for `backend`.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(crate) fn new(graph: Graph, backend: &dyn Backend) -> Result<Arc<Piece>, GraphError> {
+        let compiled = backend.compile(&graph)?;
+        Ok(Arc::new(Piece { device: backend.info().name, graph, compiled }))
+    }
+}
+
+impl fmt::Debug for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Piece({} nodes on {})", self.graph.nodes().len(), self.device)
+    }
+}
+
+/// The executions of one session: one per piece that it has run so far.
+#[derive(Debug, Default)]
+pub(crate) struct Executions {
+    running: Vec<(Arc<Piece>, Box<dyn Execution>)>,
+}
+
+impl Executions {
+    /// Runs `piece`. An execution that fails is dropped: the next run starts a fresh one.
+    pub(crate) fn run(
+        &mut self,
+        piece: &Arc<Piece>,
+        cpu: &Arc<Cpu>,
+        call: &mut PieceCall<'_, '_>,
+    ) -> Result<(), GraphError> {
+        let at = self.start(piece, cpu)?;
+        let result = self.running[at].1.run(call);
+        if result.is_err() {
+            self.running.remove(at);
+        }
+        result
+    }
+
+    /// The execution of `piece`, begun if there is none. States that another piece of the same graph keeps (the same part
+    /// with more captures) move over.
+    fn start(&mut self, piece: &Arc<Piece>, cpu: &Arc<Cpu>) -> Result<usize, GraphError> {
+        if let Some(at) = self.running.iter().position(|(p, _)| Arc::ptr_eq(p, piece)) {
+            return Ok(at);
+        }
+        let mut fresh = piece.compiled.start(cpu)?;
+        for (index, state) in piece.graph.states().iter().enumerate() {
+            if let Some(bytes) = self.read(&state.name)? {
+                fresh.write_state(index, &bytes)?;
+            }
+        }
+        // The older holder of a state must not be asked for it again.
+        let holds = |p: &Piece| p.graph.states().iter().any(|s| piece.graph.states().contains(s));
+        self.running.retain(|(p, _)| !holds(p));
+        self.running.push((piece.clone(), fresh));
+        Ok(self.running.len() - 1)
+    }
+
+    /// The bytes of a state; `None` if no execution keeps one of this name.
+    pub(crate) fn read(&mut self, state: &str) -> Result<Option<Vec<u8>>, GraphError> {
+        for (piece, execution) in &mut self.running {
+            if let Some(index) = piece.graph.states().iter().position(|s| s.name == state) {
+                let mut bytes = vec![0; piece.graph.states()[index].bytes()];
+                execution.read_state(index, &mut bytes)?;
+                return Ok(Some(bytes));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Sets a state; the piece that keeps it is begun if need be. `false` if `pieces` keep no such state.
+    pub(crate) fn write(
+        &mut self,
+        pieces: &[Arc<Piece>],
+        state: &str,
+        bytes: &[u8],
+        cpu: &Arc<Cpu>,
+    ) -> Result<bool, GraphError> {
+        for piece in pieces {
+            if let Some(index) = piece.graph.states().iter().position(|s| s.name == state) {
+                let at = self.start(piece, cpu)?;
+                self.running[at].1.write_state(index, bytes)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Forgets all states, and with them the executions.
+    pub(crate) fn clear(&mut self) {
+        self.running.clear();
+    }
+
+    pub(crate) fn arena_bytes(&self) -> usize {
+        self.running.iter().map(|(_, e)| e.arena_bytes()).sum()
+    }
+
+    pub(crate) fn shrink(&mut self) {
+        self.running.iter_mut().for_each(|(_, e)| e.shrink());
+    }
+}
+
+/// A piece run by the CPU's own kernels, in a session of its own: what a device that is only a limit on the ops uses, and
+/// what stands in for a device in tests.
+#[derive(Debug)]
+pub(crate) struct OnHost(pub(crate) Arc<Program>);
+
+impl Compiled for OnHost {
+    fn start(&self, cpu: &Arc<Cpu>) -> Result<Box<dyn Execution>, GraphError> {
+        Ok(Box::new(Session::new(self.0.clone(), cpu.clone())?))
+    }
+}
+
+impl Execution for Session {
+    fn run(&mut self, call: &mut PieceCall<'_, '_>) -> Result<(), GraphError> {
+        let program = self.program().clone();
+        let names = program.graph().inputs().map(|(name, _)| name);
+        let inputs: Vec<(&str, TensorView<'_>)> = names.zip(call.inputs.iter().cloned()).collect();
+        let outputs = self.run_for(call.bindings, &inputs, call.cancel)?;
+        for ((name, _), out) in program.graph().outputs().zip(call.outputs.iter_mut()) {
+            let view = outputs.get(name)?;
+            if view.bytes().len() != out.bytes_mut().len() {
+                return Err(GraphError::Build { what: format!("the piece's {name} has another size") });
+            }
+            out.bytes_mut().copy_from_slice(view.bytes());
+        }
+        Ok(())
+    }
+
+    fn arena_bytes(&self) -> usize {
+        Session::arena_bytes(self)
+    }
+
+    fn shrink(&mut self) {
+        Session::shrink(self);
+    }
+
+    fn read_state(&mut self, index: usize, bytes: &mut [u8]) -> Result<(), GraphError> {
+        let name = state_name(self, index)?;
+        let tensor = self.state(&name)?;
+        bytes.copy_from_slice(TensorView::bytes(&tensor.view()));
+        Ok(())
+    }
+
+    fn write_state(&mut self, index: usize, bytes: &[u8]) -> Result<(), GraphError> {
+        let name = state_name(self, index)?;
+        let state = self.program().graph().states()[index].clone();
+        let view = TensorView::new(state.ty.dtype, &state.dims(), bytes)
+            .map_err(|source| GraphError::Tensor { path: name.clone(), source })?;
+        self.set_state(&name, &view)
+    }
+}
+
+fn state_name(session: &Session, index: usize) -> Result<String, GraphError> {
+    let state = session.program().graph().states().get(index);
+    state
+        .map(|s| s.name.clone())
+        .ok_or_else(|| GraphError::Build { what: format!("the piece has no state {index}") })
+}

@@ -1,0 +1,148 @@
+//! A device for tests: the CPU's own kernels behind the interface of a foreign device, for a chosen set of ops.
+//!
+//! Whatever it refuses runs on the CPU, so that any cut of any graph can be made and compared with the whole. It can also
+//! be told to fail.
+
+use crate::backend::{Backend, Compiled, Execution, OnHost, PieceCall};
+use crate::device::{Device, DeviceInfo};
+use crate::error::GraphError;
+use crate::graph::{Graph, Node};
+use crate::session::Program;
+use conure_kernels::Cpu;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+type Takes = Arc<dyn Fn(&Graph, &Node) -> bool + Send + Sync>;
+
+/// The device. By name: `partial` takes every op, `partial:linear,glu` these, `partial:random:7` each node by the toss of
+/// a coin, the same for the same number.
+pub struct Partial {
+    /// What it says of itself.
+    pub info: DeviceInfo,
+    takes: Takes,
+    /// Runs of pieces until one fails; 0: none does.
+    fails: Arc<AtomicUsize>,
+}
+
+impl fmt::Debug for Partial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Partial").field("name", &self.info.name).finish_non_exhaustive()
+    }
+}
+
+impl Partial {
+    /// One that takes the nodes that `takes` says. What is made for a device is kept by its name: devices of one name must
+    /// take the same nodes.
+    pub fn new(name: &str, takes: impl Fn(&Graph, &Node) -> bool + Send + Sync + 'static) -> Partial {
+        let description = "the CPU behind the interface of another device, for tests".to_owned();
+        let info = DeviceInfo { name: name.to_owned(), description, ..Device::cpu().info().clone() };
+        Partial { info, takes: Arc::new(takes), fails: Arc::default() }
+    }
+
+    /// One that takes everything.
+    pub fn all() -> Partial {
+        Partial::new("partial", |_, _| true)
+    }
+
+    /// One that takes these ops, by name.
+    pub fn ops(names: &[&str]) -> Partial {
+        let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
+        let name = format!("partial:{}", names.join(","));
+        Partial::new(&name, move |_, node| names.iter().any(|n| n == node.op_name()))
+    }
+
+    /// One that takes about half of the nodes: which, depends on `seed` and on the place of the node in its graph.
+    pub fn random(seed: u64) -> Partial {
+        Partial::new(&format!("partial:random:{seed}"), move |graph, node| {
+            let at = graph.nodes().iter().position(|n| std::ptr::eq(n, node)).unwrap_or(0) as u64;
+            let mut x = (seed << 32 | at).wrapping_add(0x9E37_79B9_7F4A_7C15);
+            x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            (x ^ (x >> 31)) & 1 == 1
+        })
+    }
+
+    /// The device that a name beginning with `partial` means.
+    pub fn by_name(name: &str) -> Option<Partial> {
+        let rest = name.trim().to_ascii_lowercase().strip_prefix("partial")?.to_owned();
+        match rest.strip_prefix(':') {
+            None => rest.is_empty().then(Partial::all),
+            Some(rest) => match rest.strip_prefix("random:") {
+                Some(seed) => Some(Partial::random(seed.parse().ok()?)),
+                None => Some(Partial::ops(&rest.split(',').map(str::trim).collect::<Vec<_>>())),
+            },
+        }
+    }
+
+    /// Lets the `n`th run of a piece from now on fail, as a device does that was pulled out; those after it work.
+    pub fn fail_in(&self, n: usize) {
+        self.fails.store(n, Ordering::Relaxed);
+    }
+}
+
+impl Backend for Partial {
+    fn info(&self) -> DeviceInfo {
+        self.info.clone()
+    }
+
+    fn supports(&self, graph: &Graph, node: &Node) -> Result<(), String> {
+        let takes = (self.takes)(graph, node);
+        if takes { Ok(()) } else { Err(format!("{} was not asked to run it", self.info.name)) }
+    }
+
+    fn compile(&self, piece: &Graph) -> Result<Arc<dyn Compiled>, GraphError> {
+        let inner = OnHost(Program::new(piece.clone()));
+        Ok(Arc::new(PartialPiece { inner, device: self.info.name.clone(), fails: self.fails.clone() }))
+    }
+}
+
+#[derive(Debug)]
+struct PartialPiece {
+    inner: OnHost,
+    device: String,
+    fails: Arc<AtomicUsize>,
+}
+
+impl Compiled for PartialPiece {
+    fn start(&self, cpu: &Arc<Cpu>) -> Result<Box<dyn Execution>, GraphError> {
+        let inner = self.inner.start(cpu)?;
+        Ok(Box::new(PartialExecution { inner, device: self.device.clone(), fails: self.fails.clone() }))
+    }
+}
+
+#[derive(Debug)]
+struct PartialExecution {
+    inner: Box<dyn Execution>,
+    device: String,
+    fails: Arc<AtomicUsize>,
+}
+
+impl Execution for PartialExecution {
+    fn run(&mut self, call: &mut PieceCall<'_, '_>) -> Result<(), GraphError> {
+        let left = self.fails.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        if left == Ok(1) {
+            return Err(GraphError::Device {
+                device: self.device.clone(),
+                what: "it was told to fail; run again".into(),
+            });
+        }
+        self.inner.run(call)
+    }
+
+    fn arena_bytes(&self) -> usize {
+        self.inner.arena_bytes()
+    }
+
+    fn shrink(&mut self) {
+        self.inner.shrink();
+    }
+
+    fn read_state(&mut self, index: usize, bytes: &mut [u8]) -> Result<(), GraphError> {
+        self.inner.read_state(index, bytes)
+    }
+
+    fn write_state(&mut self, index: usize, bytes: &[u8]) -> Result<(), GraphError> {
+        self.inner.write_state(index, bytes)
+    }
+}
