@@ -7,6 +7,7 @@ mod interrupt;
 mod output;
 mod progress;
 mod targets;
+mod terminal;
 
 use args::{Cli, Command};
 use clap::{CommandFactory, FromArgMatches};
@@ -14,8 +15,9 @@ use failure::{Exit, Failure};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let parsed = args::without_empty_variables(Cli::command())
-        .try_get_matches_from(args::normalise(std::env::args_os()))
+    let given = args::normalise(std::env::args_os());
+    let parsed = args::for_variables(Cli::command(), &given)
+        .try_get_matches_from(&given)
         .and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
@@ -33,13 +35,13 @@ fn main() -> ExitCode {
 }
 
 fn run(command: &Command) -> Result<Exit, Failure> {
-    let cancel = interrupt::flag();
+    let interrupt = interrupt::Interrupt::listen();
     match command {
-        Command::Transcribe(args) => return commands::transcribe::run(args, &cancel),
-        Command::Convert(args) => commands::convert::run(args, &cancel),
+        Command::Transcribe(args) => return commands::transcribe::run(args, &interrupt),
+        Command::Convert(args) => commands::convert::run(args, interrupt.flag()),
         Command::Info(args) => commands::info::run(args),
         Command::Devices(args) => commands::devices::run(args),
-        Command::Capture(args) => commands::capture::run(args, &cancel),
+        Command::Capture(args) => commands::capture::run(args, &interrupt),
         Command::Completions(args) => commands::completions::run(args),
     }
     .map(|()| Exit::Success)

@@ -43,6 +43,8 @@ fn info_of_a_file() {
     }
     let ran = conure_with(["info", "not-there.gguf"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
+    let ran = run(conure().env("CONURE_MODEL", "not-there.gguf").arg("info"));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
 }
 
 #[test]
@@ -90,8 +92,8 @@ fn captures_are_saved_frames_first() {
         assert!(names.contains(&name), "{name}: {names:?}");
     }
     let mut command = conure();
-    command.args(["capture", "embedded"]).arg(speech());
-    command.args(["--node", "log_mel", "encoder", "-n", "joint.logits", "-o"]).arg(&output);
+    command.args(["capture", "embedded", "--node", "log_mel,encoder", "-n", "joint.logits"]).arg(speech());
+    command.arg("-o").arg(&output);
     let ran = run(&mut command);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{}", ran.stderr);
     let bytes = std::fs::read(&output).unwrap();

@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Ran, conure, conure_with, nemo_text, root, run, speech};
+use std::io::BufRead;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -183,6 +184,17 @@ fn the_environment_sets_options() {
     let ran = with("CONURE_OUTPUT_FORMAT", "vtt");
     assert!(ran.stdout.starts_with("WEBVTT"), "{}", ran.stdout);
     assert_eq!(with("CONURE_THREADS", "none").code, Some(2));
+    // What is typed is meant, what is set may be old.
+    let both = |name: &str, flags: &[&str]| {
+        run(conure().env(name, "1").args(["transcribe", "-q"]).args(flags).arg(speech()))
+    };
+    let plain = both("CONURE_TIMESTAMPS", &["--no-timestamps"]);
+    assert_eq!((plain.code, plain.stdout), (Some(0), format!("{}\n", nemo_text("tdt"))), "{}", plain.stderr);
+    let timed = both("CONURE_NO_TIMESTAMPS", &["--timestamps"]);
+    assert!(timed.code == Some(0) && timed.stdout.starts_with("[00:"), "{} {}", timed.stdout, timed.stderr);
+    let words = both("CONURE_MAX_WORDS", &["--word_timestamps"]);
+    assert_eq!(words.code, Some(0), "{}", words.stderr);
+    assert_eq!(both("CONURE_TIMESTAMPS", &["--timestamps", "--no-timestamps"]).code, Some(2));
     let ran = run(conure().env("CONURE_MODEL", "").args(["transcribe", "-q"]).arg(speech()));
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
 }
@@ -193,8 +205,15 @@ fn progress_as_json_is_one_event_a_line() {
     let events: Vec<serde_json::Value> =
         ran.stderr.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{l}: {e}"))).collect();
     assert_eq!(events.first().unwrap()["event"], "start");
-    let last = events.last().unwrap();
+    let (last, between) = events[1..].split_last().unwrap();
     assert!(last["event"] == "done" && last["seconds"].as_f64().unwrap() > 7.0, "{last}");
+    assert!(between.iter().all(|e| e["event"] == "progress" && e["file"] == last["file"]), "{between:?}");
+    let number = |e: &serde_json::Value, key: &str| e[key].as_f64().unwrap();
+    assert!(between.is_sorted_by(|a, b| number(a, "fraction") <= number(b, "fraction")), "{between:?}");
+    assert_eq!((between[0]["stage"].as_str(), between[0]["duration"].as_f64()), (Some("reading"), None));
+    let end = between.last().unwrap();
+    assert_eq!((end["stage"].as_str(), number(end, "fraction")), (Some("decoding"), 1.0), "{end}");
+    assert_eq!((number(end, "seconds"), number(end, "duration")), (7.435, 7.435), "{end}");
 }
 
 #[test]
@@ -247,16 +266,42 @@ fn a_full_disk_is_an_error() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write to standard output"));
 }
 
+/// A program that waits for audio that never comes, on a pipe that stays open, ends at once, its progress told.
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_with_130() {
-    let mut child = spawn(&["transcribe", "-", "-q"]).spawn().unwrap();
-    // It waits for audio that never comes, on a pipe that stays open; give it time to load the model.
-    let _pipe = child.stdin.take();
-    std::thread::sleep(std::time::Duration::from_millis(1500));
-    let status = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(status.success());
-    let started = std::time::Instant::now();
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert!(started.elapsed() < std::time::Duration::from_secs(10));
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = dir.path().join("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    for input in ["-", fifo.to_str().unwrap()] {
+        let mut child = spawn(&["transcribe", input, "-q", "--progress", "json"]).spawn().unwrap();
+        let _pipe = child.stdin.take();
+        let mut lines = std::io::BufReader::new(child.stderr.take().unwrap()).lines();
+        // The first line says that the model is loaded and the file begun.
+        assert!(lines.next().unwrap().unwrap().contains("start"), "{input}");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+        assert!(kill.unwrap().success());
+        let started = std::time::Instant::now();
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{input}");
+        assert!(
+            started.elapsed() < std::time::Duration::from_millis(1500),
+            "{input}: {:?}",
+            started.elapsed()
+        );
+        let last = lines.last().unwrap().unwrap();
+        assert!(last.contains("failed") && last.contains("interrupted"), "{input}: {last}");
+    }
+}
+
+/// A terminal as standard input, where `script` (util-linux) is there to make one.
+#[cfg(target_os = "linux")]
+#[test]
+fn nobody_types_audio() {
+    let line = format!("{} transcribe {} -", env!("CARGO_BIN_EXE_conure"), speech().display());
+    let script = std::process::Command::new("script").args(["-qec", &line, "/dev/null"]).output();
+    let Ok(output) = script else { return };
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("standard input is a terminal") && text.contains("conure transcribe -"), "{text}");
 }

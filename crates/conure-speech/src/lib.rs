@@ -4,6 +4,8 @@ pub mod decode;
 mod error;
 pub mod format;
 mod front_end;
+mod options;
+pub mod progress;
 mod recogniser;
 pub mod result;
 pub mod timing;
@@ -12,5 +14,7 @@ mod transducer;
 mod worker;
 
 pub use error::SpeechError;
-pub use recogniser::{Decoder, RecogniseOptions, Recogniser, Recognition};
+pub use options::{Decoder, RecogniseOptions};
+pub use progress::{OnProgress, Progress, Stage};
+pub use recogniser::{Recogniser, Recognition};
 pub use transcribe::{TranscribeOptions, shift};

@@ -6,17 +6,18 @@ use crate::decode::tdt::TdtGreedy;
 use crate::decode::{Token, TransducerState};
 use crate::error::SpeechError;
 use crate::front_end::{first_rows, item_rows, log_mel, tensor_error, valid_part};
+use crate::options::{Decoder, RecogniseOptions};
+use crate::progress::{Part, Reporter, Stage};
 use crate::timing::Head;
 use crate::transducer::TransducerSession;
 use crate::worker::{Encoded, Worker};
 use conure_audio::log_mel::{Features, LogMel};
 use conure_gguf::GgufFile;
-use conure_graph::Device;
+use conure_graph::{Device, Observer};
 use conure_kernels::Cpu;
 use conure_models::{Attention, Parakeet};
 use conure_tensor::{Bindings, Symbol, Tensor, TensorView};
 use conure_text::Vocabulary;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 const T: Symbol = Symbol::new("T");
@@ -24,33 +25,6 @@ const B: Symbol = Symbol::new("B");
 
 /// Samples that a clip is padded to: NeMo's `transcribe` centres shorter clips in a second of silence.
 const SHORTEST_SECONDS: usize = 1;
-
-/// Which decoder is to be used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Decoder {
-    /// The transducer if the model has one, else CTC.
-    #[default]
-    Auto,
-    /// Connectionist temporal classification.
-    Ctc,
-    /// A transducer without durations.
-    Rnnt,
-    /// A token-and-duration transducer.
-    Tdt,
-}
-
-/// How clips are recognised.
-#[derive(Clone, Debug, Default)]
-pub struct RecogniseOptions {
-    /// The decoder.
-    pub decoder: Decoder,
-    /// The language, for models that are told it; `None` or `auto`: the model's default.
-    pub language: Option<String>,
-    /// Encoder frames that attention sees to each side; `None`: as the model was trained.
-    pub local_attention: Option<usize>,
-    /// Ends the run soon after it is set, with [`SpeechError::Cancelled`].
-    pub cancel: Option<Arc<AtomicBool>>,
-}
 
 /// What the decoder made of a clip.
 #[derive(Clone, Debug, PartialEq)]
@@ -217,14 +191,36 @@ impl Recogniser {
         clips: &[&[f32]],
         options: &RecogniseOptions,
     ) -> Result<Vec<Recognition>, SpeechError> {
+        let seconds = clips.iter().map(|c| self.seconds(c)).sum();
+        let reporter = options.progress.as_ref().map(|p| Arc::new(p.recognising(seconds)));
+        let results = self.recognise_part(clips, options, reporter.as_ref().map(|r| (r, 0.0, 1.0)))?;
+        if let Some(reporter) = reporter {
+            reporter.finish();
+        }
+        Ok(results)
+    }
+
+    /// Length of a clip.
+    pub(crate) fn seconds(&self, clip: &[f32]) -> f64 {
+        clip.len() as f64 / f64::from(self.sample_rate())
+    }
+
+    /// Recognises clips that are a part of a job: where in it they begin, and how much of it they are.
+    pub(crate) fn recognise_part(
+        &self,
+        clips: &[&[f32]],
+        options: &RecogniseOptions,
+        job: Option<(&Arc<Reporter>, f64, f64)>,
+    ) -> Result<Vec<Recognition>, SpeechError> {
         if clips.is_empty() {
             return Ok(Vec::new());
         }
         let head = self.head(options.decoder)?;
+        let part = job.map(|(reporter, begin, share)| Part::new(reporter, begin, share, head == Head::Ctc));
         let mut worker = self.take_worker()?;
         let capture = if head == Head::Ctc { "ctc.log_probs" } else { "joint.enc" };
-        let encoded = self.encode(&mut worker, clips, options, &[capture])?;
-        let results = self.decode(&mut worker, &encoded, head, options)?;
+        let encoded = self.encode(&mut worker, clips, options, &[capture], part.as_ref())?;
+        let results = self.decode(&mut worker, &encoded, head, options, part.as_ref())?;
         self.give_back(worker);
         Ok(results)
     }
@@ -249,7 +245,7 @@ impl Recogniser {
         if joint && !wanted.contains(&"joint.enc") {
             wanted.push("joint.enc");
         }
-        let encoded = self.encode(&mut worker, &[samples], options, &wanted)?;
+        let encoded = self.encode(&mut worker, &[samples], options, &wanted, None)?;
         let mut captured = Vec::new();
         for &name in names {
             let tensor = match name {
@@ -333,9 +329,10 @@ impl Recogniser {
         clips: &[&[f32]],
         options: &RecogniseOptions,
         captures: &[&str],
+        part: Option<&Part>,
     ) -> Result<Encoded, SpeechError> {
         let prompt = self.prompt_index(options)?;
-        let paddings = self.features(worker, clips)?;
+        let paddings = self.features(worker, clips, options, part)?;
         let (batch, frames) = (clips.len(), worker.features.frames);
         worker.prompt.clear();
         if let (Some((_, index)), Some(config)) = (&prompt, &self.model.config().prompt) {
@@ -348,6 +345,7 @@ impl Recogniser {
         let Worker { encoders, batch: data, lengths, prompt, features, .. } = worker;
         let session = &mut encoders[at].1;
         session.set_cancel(options.cancel.clone());
+        session.set_observer(part.map(|p| Arc::new(p.clone()) as Arc<dyn Observer>));
         let data = if batch == 1 { &features.data } else { data };
         let mut inputs = vec![
             ("log_mel", TensorView::of(&[batch, frames, features.n_mels], data).map_err(tensor_error)?),
@@ -371,7 +369,13 @@ impl Recogniser {
     }
 
     /// Log-mel of all clips into the worker; returns the silence put before each, in seconds.
-    fn features(&self, worker: &mut Worker, clips: &[&[f32]]) -> Result<Vec<f64>, SpeechError> {
+    fn features(
+        &self,
+        worker: &mut Worker,
+        clips: &[&[f32]],
+        options: &RecogniseOptions,
+        part: Option<&Part>,
+    ) -> Result<Vec<f64>, SpeechError> {
         let rate = self.sample_rate() as usize;
         let mels = self.log_mel.config().n_mels;
         let padded_len = |clip: &[f32]| clip.len().max(SHORTEST_SECONDS * rate);
@@ -394,6 +398,12 @@ impl Recogniser {
         }
         let mut paddings = Vec::with_capacity(clips.len());
         for (i, clip) in clips.iter().enumerate() {
+            if options.cancelled() {
+                return Err(SpeechError::Cancelled);
+            }
+            if let Some(part) = part {
+                part.at(Stage::Features, i as f64 / clips.len() as f64);
+            }
             let missing = padded_len(clip) - clip.len();
             let before = missing / 2;
             if missing > 0 {
@@ -422,11 +432,18 @@ impl Recogniser {
         encoded: &Encoded,
         head: Head,
         options: &RecogniseOptions,
+        part: Option<&Part>,
     ) -> Result<Vec<Recognition>, SpeechError> {
-        let cancel = options.cancel.clone();
-        let go_on = move |_: usize| !cancel.as_ref().is_some_and(|c| c.load(Ordering::Relaxed));
+        let all = encoded.frames.iter().sum::<usize>().max(1) as f64;
+        let mut before = 0usize;
         let mut results = Vec::with_capacity(encoded.frames.len());
         for (item, (&frames, &padding)) in encoded.frames.iter().zip(&encoded.paddings).enumerate() {
+            let go_on = |frame: usize| {
+                if let Some(part) = part {
+                    part.at(Stage::Decoding, (before + frame) as f64 / all);
+                }
+                !options.cancelled()
+            };
             let tokens = if head == Head::Ctc {
                 let outputs = worker.encoders[encoded.session].1.outputs()?;
                 let scores = item_rows(&outputs.get("ctc.log_probs")?, item, frames)?;
@@ -436,6 +453,7 @@ impl Recogniser {
                 transducer.set_cancel(options.cancel.clone());
                 self.decode_transducer(transducer, frames, Some(&go_on))?
             };
+            before += frames;
             results.push(Recognition { tokens, head, padding, frames });
         }
         Ok(results)

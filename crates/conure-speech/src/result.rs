@@ -35,20 +35,30 @@ pub struct Transcript {
     pub warnings: Vec<String>,
 }
 
+/// The tokens of one clip, as a decoder gave them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ClipTokens<'a> {
+    /// The tokens in order.
+    pub tokens: &'a [Token],
+    /// The decoder that made them.
+    pub head: Head,
+    /// Seconds of silence that were put before the clip and after it: frame 0 lies so long before its start.
+    pub padding: f64,
+}
+
 impl Transcript {
     /// What the tokens of one clip say: `text`, `duration`, `decoder`, `segments` and, with `with_tokens`, `tokens`;
-    /// the other fields are the caller's.
+    /// the other fields are the caller's. [`TimingOptions::duration`] is that of the clip without padding.
     ///
     /// The text is NeMo's to the last space, without special tokens; words and segments are as [`words`] and
     /// [`segments`] give them.
     pub fn from_tokens(
-        tokens: &[Token],
-        head: Head,
+        clip: &ClipTokens<'_>,
         vocabulary: &Vocabulary,
         options: &TimingOptions,
         with_tokens: bool,
     ) -> Self {
-        let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
+        let ids: Vec<u32> = clip.tokens.iter().map(|token| token.id).collect();
         let info = |token: &Token| TokenInfo {
             id: token.id,
             piece: vocabulary.piece(token.id).unwrap_or_default().to_owned(),
@@ -56,12 +66,19 @@ impl Transcript {
             duration: token.duration,
             confidence: token.confidence,
         };
+        // Times count from the padding; words that lie in it are moved to the clip's ends.
+        let padded = TimingOptions { duration: options.duration + 2.0 * clip.padding, ..options.clone() };
+        let mut spoken = words(clip.tokens, clip.head, vocabulary, &padded);
+        for word in &mut spoken {
+            word.start = (word.start - clip.padding).clamp(0.0, options.duration);
+            word.end = (word.end - clip.padding).clamp(word.start, options.duration);
+        }
         Transcript {
             text: vocabulary.decode(&ids),
             duration: options.duration,
-            decoder: head.name().to_owned(),
-            segments: segments(words(tokens, head, vocabulary, options), options),
-            tokens: with_tokens.then(|| tokens.iter().map(info).collect()),
+            decoder: clip.head.name().to_owned(),
+            segments: segments(spoken, options),
+            tokens: with_tokens.then(|| clip.tokens.iter().map(info).collect()),
             ..Transcript::default()
         }
     }
@@ -183,13 +200,22 @@ mod tests {
         let token = |(id, frame)| Token { id, frame, duration: 1, confidence: 0.5 };
         let tokens: Vec<Token> = [(1, 0), (2, 1), (3, 2), (0, 3), (1, 9)].into_iter().map(token).collect();
         let options = TimingOptions::new(1.0);
-        let transcript = Transcript::from_tokens(&tokens, Head::Tdt, &vocabulary, &options, true);
+        let mut clip = ClipTokens { tokens: &tokens, head: Head::Tdt, padding: 0.0 };
+        let transcript = Transcript::from_tokens(&clip, &vocabulary, &options, true);
         assert_eq!((transcript.text.as_str(), transcript.decoder.as_str()), ("ab. a", "tdt"));
         let texts: Vec<&str> = transcript.segments.iter().map(|s| s.text.as_str()).collect();
         assert_eq!(texts, ["ab.", "a"]);
         let list = transcript.tokens.unwrap();
         assert_eq!((list.len(), list[3].piece.as_str(), list[4].frame), (5, "<EOU>", 9));
-        assert_eq!(Transcript::from_tokens(&tokens, Head::Tdt, &vocabulary, &options, false).tokens, None);
+        clip.padding = 0.2;
+        let padded = Transcript::from_tokens(&clip, &vocabulary, &options, false);
+        assert_eq!((padded.tokens, padded.duration), (None, 1.0));
+        let times = |t: &[Segment]| t.iter().map(|s| (s.start, s.end)).collect::<Vec<_>>();
+        let moved = |at: f64| (at - 0.2).max(0.0);
+        let expected = times(&transcript.segments).into_iter().map(|(a, b)| (moved(a), moved(b)));
+        for ((a, b), (c, d)) in times(&padded.segments).into_iter().zip(expected) {
+            assert!((a - c).abs() < 1e-9 && (b - d).abs() < 1e-9, "{a} {b} {c} {d}");
+        }
     }
 
     #[test]

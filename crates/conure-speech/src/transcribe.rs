@@ -2,9 +2,11 @@
 
 use crate::decode::Token;
 use crate::error::SpeechError;
-use crate::recogniser::{RecogniseOptions, Recogniser, Recognition};
-use crate::result::{Segment, TokenInfo, Transcript, Word};
-use crate::timing::{TIGHT_FRAMES, TimingOptions, segments, words};
+use crate::options::RecogniseOptions;
+use crate::recogniser::{Recogniser, Recognition};
+use crate::result::{ClipTokens, Segment, Transcript};
+use crate::timing::{TIGHT_FRAMES, TimingOptions};
+use std::sync::Arc;
 
 /// Most samples that a batch pads its clips to, all together: about 5 minutes at 16 kHz. Larger batches gain nothing on
 /// a CPU and cost memory.
@@ -52,17 +54,26 @@ impl Recogniser {
         order.sort_by_key(|&i| clips[i].len());
         let mut results: Vec<Option<Transcript>> = vec![None; clips.len()];
         let mut rest = order.as_slice();
+        let total: f64 = clips.iter().map(|c| self.seconds(c)).sum();
+        let reporter = options.recognise.progress.as_ref().map(|p| Arc::new(p.recognising(total)));
+        let mut done = 0.0;
         while !rest.is_empty() {
             // Sorted by length: the last of a batch is its longest.
             let fits = |n: &usize| n * clips[rest[n - 1]].len() <= BATCH_SAMPLES;
             let count = (1..=rest.len()).take_while(fits).last().unwrap_or(1);
             let (batch, later) = rest.split_at(count);
             let group: Vec<&[f32]> = batch.iter().map(|&i| clips[i]).collect();
-            let recognitions = self.recognise_batch(&group, &options.recognise)?;
+            let share = group.iter().map(|c| self.seconds(c)).sum::<f64>() / total.max(f64::MIN_POSITIVE);
+            let job = reporter.as_ref().map(|r| (r, done, share));
+            let recognitions = self.recognise_part(&group, &options.recognise, job)?;
+            done += share;
             for (&i, recognition) in batch.iter().zip(&recognitions) {
                 results[i] = Some(self.transcript(recognition, clips[i], options)?);
             }
             rest = later;
+        }
+        if let Some(reporter) = reporter {
+            reporter.finish();
         }
         Ok(results.into_iter().flatten().collect())
     }
@@ -74,46 +85,23 @@ impl Recogniser {
         clip: &[f32],
         options: &TranscribeOptions,
     ) -> Result<Transcript, SpeechError> {
-        let duration = clip.len() as f64 / f64::from(self.sample_rate());
+        let duration = self.seconds(clip);
         let invented = !recognition.tokens.is_empty() && only_faint_noise(clip, self.sample_rate());
         let heard: &[Token] = if invented { &[] } else { &recognition.tokens };
         let timing = TimingOptions {
             frame_seconds: self.frame_seconds(),
-            // Times count from the silence that a short clip was padded with; what lies in it is cut below.
-            duration: duration + 2.0 * recognition.padding,
             tight_frames: options.tight_words.then_some(TIGHT_FRAMES),
             segment_gap: options.segment_gap,
+            ..TimingOptions::new(duration)
         };
-        let mut spoken = words(heard, recognition.head, self.vocabulary(), &timing);
-        for word in &mut spoken {
-            move_before(word, recognition.padding, duration);
-        }
-        let ids: Vec<u32> = heard.iter().map(|t| t.id).collect();
+        let clip = ClipTokens { tokens: heard, head: recognition.head, padding: recognition.padding };
         Ok(Transcript {
-            text: self.vocabulary().decode(&ids),
             language: self.language(&options.recognise)?,
-            start: 0.0,
-            duration,
             model: self.name().to_owned(),
             device: self.device().name().to_owned(),
-            decoder: recognition.head.name().to_owned(),
-            segments: segments(spoken, &timing),
-            tokens: options.tokens.then(|| self.token_list(heard)),
             warnings: if invented { vec![FAINT_NOISE.to_owned()] } else { Vec::new() },
+            ..Transcript::from_tokens(&clip, self.vocabulary(), &timing, options.tokens)
         })
-    }
-
-    fn token_list(&self, tokens: &[Token]) -> Vec<TokenInfo> {
-        tokens
-            .iter()
-            .map(|t| TokenInfo {
-                id: t.id,
-                piece: self.vocabulary().piece(t.id).unwrap_or_default().to_owned(),
-                frame: t.frame,
-                duration: t.duration,
-                confidence: t.confidence,
-            })
-            .collect()
     }
 }
 
@@ -137,12 +125,6 @@ fn only_faint_noise(clip: &[f32], sample_rate: u32) -> bool {
     count >= 20 && average < FAINT && most <= STEADY * average
 }
 
-/// Moves a word by the silence before the clip, and into the clip.
-fn move_before(word: &mut Word, padding: f64, duration: f64) {
-    word.start = (word.start - padding).clamp(0.0, duration);
-    word.end = (word.end - padding).clamp(word.start, duration);
-}
-
 /// Moves a transcript's times by `offset` seconds: the place of the clip in a longer recording.
 pub fn shift(transcript: &mut Transcript, offset: f64) {
     let words = |s: &mut Segment| {
@@ -161,6 +143,7 @@ pub fn shift(transcript: &mut Transcript, offset: f64) {
 mod tests {
     use super::*;
     use crate::format::{FormatOptions, OutputFormat, write};
+    use crate::result::Word;
 
     /// Subtitles of a part of a file have the times of the file.
     #[test]

@@ -5,6 +5,7 @@ use conure_audio::decode::{DecodeOptions, open};
 use conure_audio::downmix::Downmix;
 use conure_audio::error::AudioError;
 use conure_audio::resample::Resampler;
+use conure_speech::{OnProgress, RecogniseOptions, SpeechError};
 
 pub use conure_audio::decode::Warning;
 pub use conure_audio::downmix::Mix;
@@ -108,6 +109,17 @@ const EMPTY_IS_VALID: [&str; 3] = ["WAV", "raw", "raw samples"];
 /// # Errors
 /// What cannot be read, by name; a start past the end.
 pub fn read(source: AudioSource, sample_rate: u32, options: &AudioOptions) -> Result<Recording, Error> {
+    read_watched(source, sample_rate, options, &RecogniseOptions::default())
+}
+
+/// As [`read()`], looking at the flag and telling the function that the options of the recognition have for the purpose.
+pub(crate) fn read_watched(
+    source: AudioSource,
+    sample_rate: u32,
+    options: &AudioOptions,
+    watch: &RecogniseOptions,
+) -> Result<Recording, Error> {
+    let reporter = watch.progress.as_ref().map(OnProgress::reading);
     let mut stream = open(source, &options.decode)?;
     let name = stream.name().to_owned();
     let rate = stream.sample_rate();
@@ -133,6 +145,12 @@ pub fn read(source: AudioSource, sample_rate: u32, options: &AudioOptions) -> Re
             samples.len() as f64 / f64::from(sample_rate)
         )))?;
         resampler.push(&mono[first.min(last)..last], &mut samples);
+        if watch.cancelled() {
+            return Err(SpeechError::Cancelled.into());
+        }
+        if let Some(reporter) = &reporter {
+            reporter.read(samples.len() as f64 / f64::from(sample_rate));
+        }
     }
     if begin > 0 && at <= begin {
         return Err(Error::PastTheEnd { name, seconds: at as f64 / f64::from(rate), start: options.start });

@@ -13,7 +13,7 @@ pub use audio::{AudioOptions, AudioSource, Recording, Samples};
 pub use conure_audio::decode::DecodeOptions;
 pub use conure_graph::{DeviceInfo, devices};
 pub use conure_speech::result::{Segment, TokenInfo, Transcript, Word};
-pub use conure_speech::{Decoder, RecogniseOptions, TranscribeOptions, format};
+pub use conure_speech::{Decoder, OnProgress, Progress, RecogniseOptions, Stage, TranscribeOptions, format};
 pub use conure_tensor::{DType, Tensor};
 pub use error::Error;
 pub use info::{DtypeInfo, EncoderInfo, ModelInfo, PreprocessorInfo, TokenizerInfo, TransducerInfo};

@@ -1,6 +1,6 @@
 //! Speech models: loaded once, used by any number of threads.
 
-use crate::audio::{AudioOptions, AudioSource, Recording, Samples, read};
+use crate::audio::{AudioOptions, AudioSource, Recording, Samples, read, read_watched};
 use crate::error::Error;
 use crate::info::ModelInfo;
 use conure_device::map::MappedFile;
@@ -116,6 +116,31 @@ impl SpeechModel {
 
     /// Transcribes a recording: a file, a pipe, or bytes in memory, of any format that Conure reads.
     ///
+    /// A long one can be watched, and stopped:
+    ///
+    /// ```
+    /// use conure::{AudioSource, OnProgress, SpeechModel, TranscribeOptions};
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let clip = concat!(env!("CARGO_MANIFEST_DIR"), "/../../samples/speech.wav");
+    /// let model = SpeechModel::embedded(&Default::default())?;
+    /// let cancel = Arc::new(AtomicBool::new(false));
+    /// let mut options = TranscribeOptions::default();
+    /// options.recognise.cancel = Some(cancel.clone());
+    /// options.recognise.progress = Some(OnProgress::new(move |progress| {
+    ///     println!("{}: {:.0} %", progress.stage, progress.fraction * 100.0);
+    ///     if progress.seconds > 600.0 {
+    ///         cancel.store(true, Ordering::Relaxed); // ten minutes are enough
+    ///     }
+    /// }));
+    /// let transcript = model.transcribe_file(AudioSource::path(clip), &Default::default(), &options)?;
+    /// # assert!(!transcript.text.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`SpeechModel::transcribe`], and what cannot be read.
     pub fn transcribe_file(
@@ -124,7 +149,8 @@ impl SpeechModel {
         audio: &AudioOptions,
         options: &TranscribeOptions,
     ) -> Result<Transcript, Error> {
-        self.transcribe_recording(&self.read(source, audio)?, options)
+        let recording = read_watched(source, self.sample_rate(), audio, &options.recognise)?;
+        self.transcribe_recording(&recording, options)
     }
 
     /// Reads a recording as this model takes it.

@@ -105,7 +105,7 @@ pub struct ConvertArgs {
 #[command(after_help = "Examples:\n  conure info\n  conure info parakeet.gguf --json")]
 pub struct InfoArgs {
     /// The model, a GGUF file [default: the embedded one]
-    #[arg(value_name = "MODEL")]
+    #[arg(value_name = "MODEL", env = "CONURE_MODEL")]
     pub model: Option<PathBuf>,
 
     /// As JSON
@@ -136,8 +136,8 @@ pub struct CaptureArgs {
     #[arg(value_name = "AUDIO", required_unless_present = "list")]
     pub audio: Option<PathBuf>,
 
-    /// A result to keep, by its name; may be given several times
-    #[arg(short, long, value_name = "NAME", num_args = 1.., required_unless_present = "list")]
+    /// A result to keep, by its name; may be given several times, or several names with commas between them
+    #[arg(short, long, value_name = "NAME", value_delimiter = ',', required_unless_present = "list")]
     pub node: Vec<String>,
 
     /// The safetensors file to write
@@ -164,12 +164,40 @@ pub struct CompletionsArgs {
     pub shell: clap_complete::Shell,
 }
 
-/// The command without the environment variables that are set to nothing: `CONURE_MODEL=` is no model, not one without a
-/// name.
-pub fn without_empty_variables(command: clap::Command) -> clap::Command {
+/// The command for these arguments, without the environment variables that must not count: those that are set to nothing
+/// (`CONURE_MODEL=` is no model, not one without a name), and those of options that contradict one that is given, since
+/// what is typed is meant and what is set may be old.
+pub fn for_variables(command: clap::Command, given: &[OsString]) -> clap::Command {
     let empty = |name: &std::ffi::OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
-    let strip = |arg: clap::Arg| if arg.get_env().is_some_and(empty) { arg.env(None) } else { arg };
-    command.mut_subcommands(|sub| sub.mut_args(strip))
+    command.mut_subcommands(|sub| {
+        let beaten = beaten(&sub, given);
+        let strip = |arg: clap::Arg| {
+            let dropped = beaten.contains(arg.get_id()) || arg.get_env().is_some_and(empty);
+            if dropped { arg.env(None) } else { arg }
+        };
+        sub.mut_args(strip)
+    })
+}
+
+/// The options of a command that contradict one among the arguments.
+fn beaten(command: &clap::Command, given: &[OsString]) -> Vec<clap::Id> {
+    let typed = |arg: &clap::Arg| {
+        let Some(long) = arg.get_long() else { return false };
+        let mut options =
+            given.iter().take_while(|a| *a != "--").filter_map(|a| a.to_str()?.strip_prefix("--"));
+        options.any(|a| a == long || a.strip_prefix(long).is_some_and(|rest| rest.starts_with('=')))
+    };
+    let mut beaten = Vec::new();
+    for one in command.get_arguments() {
+        for other in command.get_arg_conflicts_with(one) {
+            for (arg, contradicted) in [(one, other), (other, one)] {
+                if typed(arg) && !typed(contradicted) {
+                    beaten.push(contradicted.get_id().clone());
+                }
+            }
+        }
+    }
+    beaten
 }
 
 /// The arguments with `_` in the names of long options read as `-`: tools of this field differ in which they use.

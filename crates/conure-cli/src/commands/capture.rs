@@ -3,18 +3,17 @@
 use super::model;
 use crate::args::{CaptureArgs, is_stdin};
 use crate::failure::Failure;
+use crate::interrupt::Interrupt;
 use crate::output::{note, shown, to_file, to_stdout};
 use conure::{AudioOptions, RecogniseOptions, Samples, Tensor};
 use safetensors::tensor::{Dtype, TensorView};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 /// Lists a model's named results, or saves those asked for.
 ///
 /// # Errors
 /// If the model or the audio cannot be used, a name is not known, or the output not be written.
-pub fn run(args: &CaptureArgs, cancel: &Arc<AtomicBool>) -> Result<(), Failure> {
+pub fn run(args: &CaptureArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     let model = model::load(Some(&args.model), &args.compute)?;
     if args.list {
         let names = model.node_names().map_err(|e| model::failed("cannot list the names", e))?;
@@ -31,10 +30,11 @@ pub fn run(args: &CaptureArgs, cancel: &Arc<AtomicBool>) -> Result<(), Failure> 
     }
     let what = format!("cannot capture from {}", shown(audio));
     let tensors = model::contained(&what, || {
-        let source = super::transcribe::source(audio)?;
+        let source = super::transcribe::source(audio, interrupt)?;
         let recording = model.read(source, &AudioOptions::default()).map_err(|e| model::failed(&what, e))?;
         let samples = Samples::mono(&recording.samples, recording.sample_rate);
-        let options = RecogniseOptions { cancel: Some(cancel.clone()), ..RecogniseOptions::default() };
+        let options =
+            RecogniseOptions { cancel: Some(interrupt.flag().clone()), ..RecogniseOptions::default() };
         model.capture(samples, &names, &options).map_err(|e| {
             model::failed(&what, e).advice("`conure capture MODEL --list` lists the names of this model")
         })

@@ -5,8 +5,7 @@ use crate::args::{ConvertArgs, WeightType};
 use crate::failure::Failure;
 use crate::output::{shown, to_stderr};
 use conure_convert::{ConvertError, ConvertOptions, ConvertReport, Progress, TargetType, convert};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::IsTerminal;
+use indicatif::ProgressBar;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,14 +59,10 @@ fn unusable(output: &Path) -> Option<&'static str> {
 }
 
 fn bar(quiet: bool) -> ProgressBar {
-    if quiet || !std::io::stderr().is_terminal() {
+    if quiet {
         return ProgressBar::hidden();
     }
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    if let Ok(style) = ProgressStyle::with_template("converting {bar:32} {pos}/{len} tensors {elapsed:>4}") {
-        bar.set_style(style);
-    }
-    bar
+    crate::terminal::bar(None, "converting {bar:32} {pos}/{len} tensors {elapsed:>4}")
 }
 
 fn summary(output: &Path, report: &ConvertReport) -> String {

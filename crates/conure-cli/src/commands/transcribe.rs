@@ -3,8 +3,9 @@
 use super::model;
 use crate::args::{DecoderArg, TranscribeArgs, is_stdin};
 use crate::failure::{Exit, Failure};
+use crate::interrupt::Interrupt;
 use crate::output::{note, shown, to_file, to_stdout, warning};
-use crate::progress::Progress;
+use crate::progress::{FileProgress, Progress};
 use crate::targets::{Targets, targets};
 use conure::audio::Mix;
 use conure::format::{self, FormatOptions, OutputFormat};
@@ -12,10 +13,9 @@ use conure::{
     AudioOptions, AudioSource, DecodeOptions, Decoder, RecogniseOptions, SpeechModel, TranscribeOptions,
     Transcript,
 };
-use std::io::IsTerminal;
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::fs::File;
+use std::io::{self, IsTerminal, Read};
+use std::path::{Path, PathBuf};
 
 /// Most seconds of a line behind its times where nothing else is asked for.
 const LINE_SECONDS: f64 = 15.0;
@@ -24,14 +24,17 @@ const LINE_SECONDS: f64 = 15.0;
 ///
 /// # Errors
 /// What keeps all files from being transcribed: a model that cannot be loaded, arguments that make no sense.
-pub fn run(args: &TranscribeArgs, cancel: &Arc<AtomicBool>) -> Result<Exit, Failure> {
+pub fn run(args: &TranscribeArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     args.check().map_err(Failure::usage)?;
+    if args.inputs().iter().any(|i| is_stdin(i)) {
+        refuse_terminal()?;
+    }
     let inputs = args.inputs();
     let targets = targets(&inputs, args.output.output_dir.as_deref(), &args.formats())?;
     let job = Job {
         model: model::load(args.model.as_deref(), &args.compute)?,
         audio: audio_options(args),
-        options: transcribe_options(args, cancel),
+        options: transcribe_options(args, interrupt),
         format: format_options(args),
         targets,
     };
@@ -49,8 +52,12 @@ pub fn run(args: &TranscribeArgs, cancel: &Arc<AtomicBool>) -> Result<Exit, Fail
     for (index, input) in inputs.iter().enumerate() {
         let shown = shown(input);
         let bar = progress.file(index, &shown);
-        let done = model::contained(&format!("cannot transcribe {shown}"), || job.transcribe(input));
-        if cancel.load(Ordering::Relaxed) {
+        let farewell = bar.clone();
+        interrupt.before_leaving(move || farewell.failed("interrupted"));
+        let done = model::contained(&format!("cannot transcribe {shown}"), || {
+            job.transcribe(input, interrupt, &bar)
+        });
+        if interrupt.requested() {
             // Whatever it says: a read that was cut short is no fault of the file.
             bar.failed("interrupted");
             return Err(Failure::interrupted());
@@ -88,10 +95,17 @@ struct Job {
 }
 
 impl Job {
-    fn transcribe(&self, input: &Path) -> Result<Transcript, Failure> {
+    fn transcribe(
+        &self,
+        input: &Path,
+        interrupt: &Interrupt,
+        bar: &FileProgress,
+    ) -> Result<Transcript, Failure> {
         let what = || format!("cannot transcribe {}", shown(input));
+        let mut options = self.options.clone();
+        options.recognise.progress = bar.watcher();
         self.model
-            .transcribe_file(source(input)?, &self.audio, &self.options)
+            .transcribe_file(source(input, interrupt)?, &self.audio, &options)
             .map_err(|error| model::failed(what(), error))
     }
 
@@ -127,16 +141,43 @@ impl Job {
 ///
 /// # Errors
 /// If it is standard input and a person types there.
-pub fn source(input: &Path) -> Result<AudioSource, Failure> {
-    if !is_stdin(input) {
-        return Ok(AudioSource::path(input));
+pub fn source(input: &Path, interrupt: &Interrupt) -> Result<AudioSource, Failure> {
+    if is_stdin(input) {
+        refuse_terminal()?;
+        return Ok(AudioSource::reader("standard input", interrupt.waits(std::io::stdin())));
     }
-    let stdin = std::io::stdin();
-    if stdin.is_terminal() {
-        return Err(Failure::usage("standard input is a terminal")
-            .advice("pipe audio into it: ffmpeg -i FILE -f wav - | conure transcribe -"));
+    // A pipe with a name, which is opened when it is read: opening it waits for its writer.
+    let is_pipe = std::fs::metadata(input).is_ok_and(|m| !m.is_file() && !m.is_dir());
+    if is_pipe {
+        let pipe = Pipe { path: input.to_path_buf(), file: None };
+        return Ok(AudioSource::reader(shown(input), interrupt.waits(pipe)));
     }
-    Ok(AudioSource::reader("standard input", stdin))
+    Ok(AudioSource::path(input))
+}
+
+/// A file that is opened by the first read.
+struct Pipe {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl Read for Pipe {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(File::open(&self.path)?),
+        };
+        file.read(buffer)
+    }
+}
+
+/// Nobody types audio.
+fn refuse_terminal() -> Result<(), Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Ok(());
+    }
+    Err(Failure::usage("standard input is a terminal")
+        .advice("pipe audio into it: ffmpeg -i FILE -f wav - | conure transcribe -"))
 }
 
 fn audio_options(args: &TranscribeArgs) -> AudioOptions {
@@ -149,7 +190,7 @@ fn audio_options(args: &TranscribeArgs) -> AudioOptions {
     }
 }
 
-fn transcribe_options(args: &TranscribeArgs, cancel: &Arc<AtomicBool>) -> TranscribeOptions {
+fn transcribe_options(args: &TranscribeArgs, interrupt: &Interrupt) -> TranscribeOptions {
     let recognition = &args.recognition;
     TranscribeOptions {
         recognise: RecogniseOptions {
@@ -161,7 +202,8 @@ fn transcribe_options(args: &TranscribeArgs, cancel: &Arc<AtomicBool>) -> Transc
             },
             language: recognition.language.clone().filter(|l| !l.is_empty()),
             local_attention: recognition.local_attention,
-            cancel: Some(cancel.clone()),
+            cancel: Some(interrupt.flag().clone()),
+            progress: None,
         },
         tokens: args.output.tokens,
         tight_words: recognition.tight_words,
