@@ -163,7 +163,7 @@ pub(crate) struct TileSize {
     pub(crate) rows: usize,
     /// Columns of a panel.
     pub(crate) panel: usize,
-    /// Bytes of packed columns that a task works through for all its rows.
+    /// Bytes of copied rows that stay in the second-level cache.
     pub(crate) chunk_bytes: usize,
 }
 

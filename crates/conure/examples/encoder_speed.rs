@@ -1,6 +1,6 @@
 //! Times the encoder with its CTC head in the steady state, beside the machine's own GEMM rate in the same process.
 //!
-//! `cargo run --release -p conure --example encoder_speed -- MODEL.gguf [--threads N] [--seconds S] [--runs N]`
+//! `cargo run --release -p conure --example encoder_speed -- MODEL.gguf [--threads N] [--seconds S] [--runs N] [--steps]`
 //!
 //! With `--serve` it waits for lines on its input instead and answers each with the milliseconds of one run, so that a
 //! program can take turns with other engines (`scripts/peers.py`). `dump FILE` as a line writes the log-probabilities of
@@ -8,18 +8,59 @@
 #![allow(clippy::print_stdout)] // a program that answers its caller
 
 use conure_gguf::GgufFile;
-use conure_graph::Session;
+use conure_graph::{Observer, Session, StepDone};
 use conure_kernels::gemm::{Epilogue, PackedMatrix, linear};
 use conure_kernels::{Cpu, Threads};
 use conure_models::{Attention, Parakeet};
 use conure_tensor::{Bindings, Symbol, TensorView};
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::hint::black_box;
 use std::io::BufRead;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// Time and nominal operations of the steps of each kind: an op, the last part of its node's path, its output's shape.
+#[derive(Debug, Default)]
+struct Steps(Mutex<BTreeMap<String, (u64, u64, f64)>>);
+
+impl Observer for Steps {
+    fn wants_time(&self) -> bool {
+        true
+    }
+
+    fn step(&self, step: &StepDone<'_>) {
+        let path = step.node.path.as_str();
+        let kind = format!(
+            "{} {}",
+            step.node.op_name(),
+            path.rsplit('.').find(|p| p.parse::<u32>().is_err()).unwrap_or(path)
+        );
+        let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = kinds.entry(kind).or_default();
+        *entry = (entry.0 + 1, entry.1 + step.nanos.unwrap_or(0), entry.2 + step.flops());
+    }
+}
+
+impl Steps {
+    fn print(&self, runs: usize) {
+        let kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kinds: Vec<_> = kinds.iter().collect();
+        kinds.sort_by_key(|(_, k)| std::cmp::Reverse(k.1));
+        let all: u64 = kinds.iter().map(|(_, k)| k.1).sum();
+        for (name, &(calls, nanos, flops)) in kinds {
+            println!(
+                "{name:>40} {:6.1} calls {:9.3} ms {:5.1} % {:7.1} GFLOP/s",
+                calls as f64 / runs as f64,
+                nanos as f64 * 1e-6 / runs as f64,
+                nanos as f64 * 100.0 / all as f64,
+                flops / nanos as f64,
+            );
+        }
+    }
+}
 
 /// What the head of the encoder gives.
 const OUTPUT: &str = "ctc.log_probs";
@@ -30,11 +71,12 @@ struct Options {
     seconds: f64,
     runs: usize,
     serve: bool,
+    steps: bool,
 }
 
 fn options() -> Outcome<Options> {
-    let mut options =
-        Options { model: String::new(), threads: Threads::default_count(), seconds: 7.4, runs: 10, serve: false };
+    let (model, threads) = (String::new(), Threads::default_count());
+    let mut options = Options { model, threads, seconds: 7.4, runs: 10, serve: false, steps: false };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg} wants a value"));
@@ -43,6 +85,7 @@ fn options() -> Outcome<Options> {
             "--seconds" => options.seconds = value()?.parse()?,
             "--runs" => options.runs = value()?.parse()?,
             "--serve" => options.serve = true,
+            "--steps" => options.steps = true,
             _ => options.model = arg,
         }
     }
@@ -135,6 +178,15 @@ fn main() -> Outcome<()> {
     let mut peak = gemm_peak(&cpu)?;
     for _ in 0..options.runs {
         times.push(encoder.run()?);
+    }
+    if options.steps {
+        let steps = Arc::new(Steps::default());
+        encoder.session.set_observer(Some(steps.clone()));
+        for _ in 0..options.runs {
+            encoder.run()?;
+        }
+        steps.print(options.runs);
+        encoder.session.set_observer(None);
     }
     peak = peak.max(gemm_peak(&cpu)?);
     times.sort_by(f64::total_cmp);

@@ -179,13 +179,13 @@ impl Task<'_> {
         let p_from = (from + shift + 1 - rows) / S::PANEL * S::PANEL;
         let p_to = (to + shift).next_multiple_of(S::PANEL);
         for j in (from..to).step_by(S::PANEL) {
-            let b = F32Panel(scratch.keys[j * dk..][..dk * S::PANEL].as_ptr());
+            let b = F32Panel::new(scratch.keys[j * dk..][..dk * S::PANEL].as_ptr());
             let c = scratch.scores[j..].as_mut_ptr();
             // SAFETY: the q tile has `rows` rows of dk, the panel dk rows, and scores TILE_ROWS rows of TILE_STRIDE.
             unsafe { s.tile(rows, 1, scratch.q_content.as_ptr(), b, dk, c, TILE_STRIDE, false) };
         }
         for j in (p_from..p_to).step_by(S::PANEL) {
-            let b = F32Panel(scratch.positions[j * dk..][..dk * S::PANEL].as_ptr());
+            let b = F32Panel::new(scratch.positions[j * dk..][..dk * S::PANEL].as_ptr());
             let c = scratch.shifted[j - p_from..].as_mut_ptr();
             // SAFETY: as above; p_to - p_from is at most POSITIONS.
             unsafe { s.tile(rows, 1, scratch.q_position.as_ptr(), b, dk, c, POSITIONS, false) };
@@ -204,7 +204,7 @@ impl Task<'_> {
         let padded_count = (block.j1 - block.j0).next_multiple_of(S::PANEL);
         for (p, d) in (0..dk).step_by(S::PANEL).enumerate() {
             let b = &scratch.values[(p * padded_count + from) * S::PANEL..][..(to - from) * S::PANEL];
-            let (a, b) = (scratch.scores[from..].as_ptr(), F32Panel(b.as_ptr()));
+            let (a, b) = (scratch.scores[from..].as_ptr(), F32Panel::new(b.as_ptr()));
             let c = scratch.sums[(i - self.r0) * padded(dk) + d..].as_mut_ptr();
             // SAFETY: the scores have `rows` rows of `to - from` from column `from` on, the panel as many rows, and each
             // row of sums has PANEL floats from column d on because it is padded.

@@ -50,32 +50,46 @@ impl Default for Epilogue<'_> {
     }
 }
 
-/// Finishes `width` outputs of one row: `sums` (and for a gated unit `gates`) to `out`.
+/// A tile of sums and what is added to its columns.
+#[derive(Clone, Copy)]
+pub(super) struct Tile {
+    pub(super) rows: usize,
+    pub(super) width: usize,
+    /// `[rows]` of `width` floats, `ldc` apart.
+    pub(super) sums: *const f32,
+    pub(super) ldc: usize,
+    /// `width` floats, or null.
+    pub(super) bias: *const f32,
+    /// The sums of the gates, as `sums`; null unless for a gated unit.
+    pub(super) gates: *const f32,
+    /// `width` floats, or null.
+    pub(super) gate_bias: *const f32,
+}
+
+/// Finishes row `r` of `tile` to `out`.
 ///
 /// # Safety
-/// `width` floats are readable at `sums`, at the biases that are not null, at `residual` if not null and, for a gated
-/// unit, at `gates`; `width` floats are writable at `out`. `residual` may equal `out`.
-#[allow(clippy::too_many_arguments)]
+/// `tile` describes readable floats and has more than `r` rows; `width` floats are readable at `residual` if it is not
+/// null and writable at `out`. `residual` may equal `out`.
 #[inline(always)]
 pub(super) unsafe fn finish_row<S: Simd>(
     s: S,
     activation: Activation,
     scale: f32,
-    width: usize,
-    sums: *const f32,
-    bias: *const f32,
-    gates: *const f32,
-    gate_bias: *const f32,
+    tile: &Tile,
+    r: usize,
     residual: *const f32,
     out: *mut f32,
 ) {
+    debug_assert!(r < tile.rows);
     let factor = s.splat(scale);
-    for_lanes!(S, width, |i, n| {
+    let (sums, gates) = (tile.sums.wrapping_add(r * tile.ldc), tile.gates.wrapping_add(r * tile.ldc));
+    for_lanes!(S, tile.width, |i, n| {
         // SAFETY: i + n <= width, and the contract.
         unsafe {
             let mut v = load_n(s, sums.add(i), n);
-            if !bias.is_null() {
-                v = s.add(v, load_n(s, bias.add(i), n));
+            if !tile.bias.is_null() {
+                v = s.add(v, load_n(s, tile.bias.add(i), n));
             }
             v = match activation {
                 Activation::None => v,
@@ -84,8 +98,8 @@ pub(super) unsafe fn finish_row<S: Simd>(
                 Activation::Sigmoid => sigmoid(s, v),
                 Activation::Glu => {
                     let mut g = load_n(s, gates.add(i), n);
-                    if !gate_bias.is_null() {
-                        g = s.add(g, load_n(s, gate_bias.add(i), n));
+                    if !tile.gate_bias.is_null() {
+                        g = s.add(g, load_n(s, tile.gate_bias.add(i), n));
                     }
                     s.mul(v, sigmoid(s, g))
                 }

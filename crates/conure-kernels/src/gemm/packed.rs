@@ -6,7 +6,9 @@ use half::f16;
 
 use crate::buffer::{AlignedBuf, SharedMut};
 use crate::isa::{Isa, Kernel, dispatch, tile_size};
-use crate::simd::{BF16Panel, F16Panel, F32Panel, Q8_BLOCK, Q8Panel, Simd, TILE_K, Weights, pack_columns};
+use crate::simd::{
+    BF16Panel, F16Panel, F32Panel, Q8_BLOCK, Q8Panel, Simd, TILE_K, Weights, pack_columns, panels_at_once,
+};
 use crate::{Cpu, KernelError, Result, check};
 
 /// How the elements of a [`PackedMatrix`] are kept.
@@ -202,9 +204,9 @@ impl PackedMatrix {
     pub(super) fn panels(&self, k0: usize, kc: usize, p: usize, count: usize) -> Panels {
         let (at, len) = (self.offset(k0, kc, p), count * kc * self.columns.panel);
         match self.format {
-            Format::F32 => Panels::F32(F32Panel(self.data.as_slice::<f32>()[at..at + len].as_ptr())),
-            Format::F16 => Panels::F16(F16Panel(self.data.as_slice::<u16>()[at..at + len].as_ptr())),
-            Format::BF16 => Panels::BF16(BF16Panel(self.data.as_slice::<u16>()[at..at + len].as_ptr())),
+            Format::F32 => Panels::F32(F32Panel::new(self.data.as_slice::<f32>()[at..at + len].as_ptr())),
+            Format::F16 => Panels::F16(F16Panel::new(self.data.as_slice::<u16>()[at..at + len].as_ptr())),
+            Format::BF16 => Panels::BF16(BF16Panel::new(self.data.as_slice::<u16>()[at..at + len].as_ptr())),
             Format::Q8 => Panels::Q8(Q8Panel {
                 values: self.data.as_slice::<i8>()[at..at + len].as_ptr(),
                 scales: self.scales.as_slice::<u16>()[at / Q8_BLOCK..(at + len) / Q8_BLOCK].as_ptr(),
@@ -220,6 +222,76 @@ pub(super) enum Panels {
     F16(F16Panel),
     BF16(BF16Panel),
     Q8(Q8Panel),
+}
+
+impl Panels {
+    /// The same, where tile `t` over `kc` fetches its part of the `ahead` weights that follow these.
+    #[inline(always)]
+    pub(super) fn then(self, ahead: usize, t: usize, kc: usize) -> Panels {
+        match self {
+            Panels::F32(b) => Panels::F32(b.then(ahead, t, kc)),
+            Panels::F16(b) => Panels::F16(b.then(ahead, t, kc)),
+            Panels::BF16(b) => Panels::BF16(b.then(ahead, t, kc)),
+            Panels::Q8(b) => Panels::Q8(b),
+        }
+    }
+
+    /// `rows` rows of `a` times these `count` panels of `k`: `sums[r][0..count * PANEL]`, or added to them if `more`.
+    ///
+    /// # Safety
+    /// As [`Simd::tile`] for `a` and the panels; `sums` has `rows * count * PANEL` floats.
+    #[allow(clippy::too_many_arguments)]
+    #[inline(always)]
+    pub(super) unsafe fn multiply<S: Simd>(
+        self,
+        s: S,
+        rows: usize,
+        count: usize,
+        a: *const f32,
+        k: usize,
+        sums: &mut [f32],
+        more: bool,
+    ) {
+        // SAFETY: passed on; rows and panels are those of the contract.
+        unsafe {
+            match self {
+                Panels::F32(b) => multiply(s, rows, count, a, b, k, sums, more),
+                Panels::F16(b) => multiply(s, rows, count, a, b, k, sums, more),
+                Panels::BF16(b) => multiply(s, rows, count, a, b, k, sums, more),
+                Panels::Q8(b) => multiply(s, rows, count, a, b, k, sums, more),
+            }
+        }
+    }
+}
+
+/// As [`Panels::multiply`].
+///
+/// # Safety
+/// As there.
+#[allow(clippy::too_many_arguments)]
+#[inline(always)]
+unsafe fn multiply<S: Simd, W: Weights>(
+    s: S,
+    rows: usize,
+    count: usize,
+    a: *const f32,
+    b: W,
+    k: usize,
+    sums: &mut [f32],
+    more: bool,
+) {
+    let ldc = count * S::PANEL;
+    let c = sums[..rows * ldc].as_mut_ptr();
+    // SAFETY: the contract; panel i of `count` begins i * k * PANEL weights on and fills columns i * PANEL of each row.
+    unsafe {
+        if count == panels_at_once(rows) {
+            s.tile(rows, count, a, b, k, c, ldc, more);
+        } else {
+            for i in 0..count {
+                s.tile(rows, 1, a, b.offset(i * k * S::PANEL), k, c.add(i * S::PANEL), ldc, more);
+            }
+        }
+    }
 }
 
 /// Writes as many weights as `dst` has floats, a multiple of the panel: four rows of it at a time, or one.

@@ -140,6 +140,10 @@ impl Simd for Avx2 {
     fn prefetch(self, p: *const f32) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
+    #[inline(always)]
+    fn prefetch_far(self, p: *const f32) {
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+    }
 
     super::tile_method!(#[target_feature(enable = "avx2,fma,f16c")] Avx2, 2; 1, 2, 3, 4, 5, 6);
 }

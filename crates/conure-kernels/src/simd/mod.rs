@@ -51,8 +51,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     const TILE_ROWS: usize;
     /// Columns of a GEMM tile and of a packed panel: a multiple of `LANES`.
     const PANEL: usize;
-    /// Bytes of packed f32 columns that stay in the second-level cache of machines with this instruction set while all
-    /// rows pass by.
+    /// Bytes of copied rows that stay in the second-level cache of machines with this instruction set while panels pass by.
     const CHUNK_BYTES: usize = 1 << 18;
     /// Whether [`Simd::scale`] takes any `n`, overflowing to infinity and going through subnormals to 0.
     const WIDE_SCALE: bool = false;
@@ -128,6 +127,11 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn max_lane(self, v: Self::V) -> f32;
     /// Asks for the cache line at `p`, which may be any address.
     fn prefetch(self, p: *const f32);
+    /// As [`Simd::prefetch`], only into the second-level cache where that can be said.
+    #[inline(always)]
+    fn prefetch_far(self, p: *const f32) {
+        self.prefetch(p);
+    }
 
     /// The GEMM tile: `c[r][0..panels * PANEL] (+)= sum over k of a[r][k] * b[k][..]`, each output one chain of
     /// [`Simd::fma`] in the order of `k`, starting from `c` if `accumulate`, else from zero. `panels` is

@@ -1,0 +1,249 @@
+//! What one thread does for a product: it copies a block of rows so that tiles can read it, then takes panel after panel
+//! past all of its tiles.
+
+use super::cut::{Claims, Cut};
+use super::packed::{Format, Panels};
+use super::{Activation, Epilogue, Product, Residual, Source, epilogue};
+use crate::buffer::{Carve, SharedMut};
+use crate::isa::Kernel;
+use crate::simd::{
+    F32Panel, MAX_PANEL, MAX_TILE_ROWS, Simd, TILE_K, TILE_STRIDE, pack_columns, panels_at_once,
+};
+
+/// The most panels that are taken at once.
+const MAX_GROUP: usize = panels_at_once(1);
+
+/// A worker of a product.
+#[derive(Clone, Copy)]
+pub(super) struct Worker<'a> {
+    pub(super) product: &'a Product<'a>,
+    pub(super) cut: &'a Cut,
+    pub(super) claims: &'a Claims,
+    pub(super) worker: usize,
+    pub(super) out: SharedMut<'a, f32>,
+}
+
+/// A worker with its working memory of [`Worker::scratch_len`].
+pub(super) struct WorkerKernel<'a, 'b> {
+    pub(super) worker: Worker<'a>,
+    pub(super) scratch: &'b mut [f32],
+}
+
+/// A block of rows, cut evenly into tiles.
+#[derive(Clone, Copy)]
+struct Rows {
+    start: usize,
+    count: usize,
+    tiles: usize,
+}
+
+impl Rows {
+    /// The first row of tile `t`.
+    #[inline(always)]
+    fn tile(&self, t: usize) -> usize {
+        t * self.count / self.tiles
+    }
+}
+
+impl Worker<'_> {
+    /// Whether panels are read where they are: always in f32, else when so few rows use them that widening them first
+    /// would cost more than it saves.
+    fn direct(&self, tile_rows: usize) -> bool {
+        match self.product.source {
+            Source::Packed(w) => w.format == Format::F32 || self.cut.rows <= 2 * tile_rows,
+            Source::Nk(_) | Source::Kn(_) => false,
+        }
+    }
+
+    /// Floats of working memory.
+    pub(super) fn scratch_len(&self) -> usize {
+        let (k, blocks) = (self.product.k, self.product.k.div_ceil(TILE_K));
+        let packed = match self.product.source {
+            Source::Packed(w) => w.format == Format::F32,
+            _ => false,
+        };
+        Carve::padded(self.cut.rows * blocks * TILE_STRIDE)
+            + Carve::padded(MAX_TILE_ROWS * MAX_GROUP * MAX_PANEL)
+            + if packed { 0 } else { Carve::padded(MAX_GROUP * MAX_PANEL * k) }
+    }
+
+    /// Copies the rows of a block: `[K block][row][TILE_STRIDE]`.
+    #[inline(always)]
+    fn copy_rows(&self, rows: Rows, to: &mut [f32]) {
+        let (k, x) = (self.product.k, self.product.x);
+        for k0 in (0..k).step_by(TILE_K) {
+            let kc = TILE_K.min(k - k0);
+            let to = &mut to[k0 / TILE_K * rows.count * TILE_STRIDE..];
+            for (r, to) in to.chunks_mut(TILE_STRIDE).enumerate().take(rows.count) {
+                to[..kc].copy_from_slice(&x[(rows.start + r) * k + k0..][..kc]);
+            }
+        }
+    }
+
+    /// Panels `p..p + count` as f32, `[K block][panel][k][PANEL]`.
+    #[inline(always)]
+    fn widen<S: Simd>(&self, s: S, p: usize, count: usize, to: &mut [f32]) {
+        let k = self.product.k;
+        for k0 in (0..k).step_by(TILE_K) {
+            let kc = TILE_K.min(k - k0);
+            for i in 0..count {
+                let at = (k0 * count + i * kc) * S::PANEL;
+                self.fill(s, k0, kc, p + i, &mut to[at..at + kc * S::PANEL]);
+            }
+        }
+    }
+
+    /// Panel `p` of the K block at `k0`, as f32 `[kc][panel]`, into `dst`.
+    #[inline(always)]
+    fn fill<S: Simd>(&self, s: S, k0: usize, kc: usize, p: usize, dst: &mut [f32]) {
+        let (start, width) = self.product.columns.of(p);
+        match self.product.source {
+            Source::Packed(weights) => weights.widen(s, k0, kc, p, dst),
+            Source::Nk(b) => {
+                let rows = &b[start * self.product.k + k0..];
+                // SAFETY: rows start .. start + width have K floats, of which k0 .. k0 + kc are read; dst has kc * PANEL.
+                unsafe {
+                    pack_columns(
+                        s,
+                        width,
+                        kc,
+                        rows.as_ptr(),
+                        self.product.k,
+                        dst[..kc * S::PANEL].as_mut_ptr(),
+                    )
+                };
+            }
+            Source::Kn(b) => {
+                for (i, row) in dst.chunks_exact_mut(S::PANEL).enumerate().take(kc) {
+                    row[..width].copy_from_slice(&b[(k0 + i) * self.product.columns.n + start..][..width]);
+                    row[width..].fill(0.0);
+                }
+            }
+        }
+    }
+
+    /// The panels `p..p + count` of the K block at `k0`, for tile `t`: while it is computed, its part of the next panels
+    /// is fetched.
+    #[inline(always)]
+    fn panels<S: Simd>(
+        &self,
+        wide: &[f32],
+        k0: usize,
+        p: usize,
+        count: usize,
+        t: usize,
+        direct: bool,
+    ) -> Panels {
+        let kc = TILE_K.min(self.product.k - k0);
+        match self.product.source {
+            Source::Packed(w) if direct => {
+                let more = self.product.columns.panels() > p + count;
+                w.panels(k0, kc, p, count).then(if more { count * kc * S::PANEL } else { 0 }, t, kc)
+            }
+            _ => Panels::F32(F32Panel::new(wide[k0 * count * S::PANEL..][..count * kc * S::PANEL].as_ptr())),
+        }
+    }
+
+    /// Finishes and stores the sums, `ldc` apart, of rows `m..m + rows` and panels `p..p + count`.
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments)]
+    fn finish<S: Simd>(&self, s: S, m: usize, rows: usize, p: usize, count: usize, sums: &[f32], ldc: usize) {
+        let Epilogue { bias, activation, scale, residual } = self.product.epilogue;
+        let columns = self.product.columns;
+        let glu = activation == Activation::Glu;
+        let at = |start| bias.map_or(std::ptr::null(), |b: &[f32]| b[start..].as_ptr());
+        for i in (0..count).step_by(if glu { 2 } else { 1 }) {
+            let (start, width) = columns.of(p + i);
+            let tile = epilogue::Tile {
+                rows,
+                width,
+                sums: sums[i * S::PANEL..].as_ptr(),
+                ldc,
+                bias: at(start),
+                gates: if glu { sums[(i + 1) * S::PANEL..].as_ptr() } else { std::ptr::null() },
+                gate_bias: if glu { at(columns.n / 2 + start) } else { std::ptr::null() },
+            };
+            for r in 0..rows {
+                let index = (m + r) * self.product.width() + start;
+                // SAFETY: claims have disjoint rows or columns, and a panel's columns belong to one claim.
+                let out = unsafe { self.out.part(index, width) }.as_mut_ptr();
+                let residual = match residual {
+                    Residual::None => std::ptr::null(),
+                    Residual::Add(residual) => residual[index..index + width].as_ptr(),
+                    Residual::InPlace => out.cast_const(),
+                };
+                // SAFETY: all pointers are null or come from slices of at least `width`; the sums have `rows` rows.
+                unsafe { epilogue::finish_row(s, activation, scale, &tile, r, residual, out) };
+            }
+        }
+    }
+}
+
+impl Worker<'_> {
+    /// All tiles of a block of rows against the panels `p..p + count`.
+    #[allow(clippy::too_many_arguments)]
+    #[inline(always)]
+    fn panels_past_rows<S: Simd>(
+        &self,
+        s: S,
+        rows: Rows,
+        p: usize,
+        count: usize,
+        direct: bool,
+        copied: &[f32],
+        wide: &mut [f32],
+        sums: &mut [f32],
+    ) {
+        let k = self.product.k;
+        if !direct {
+            self.widen(s, p, count, wide);
+        }
+        for t in 0..rows.tiles {
+            let (from, to) = (rows.tile(t), rows.tile(t + 1));
+            for k0 in (0..k).step_by(TILE_K) {
+                let kc = TILE_K.min(k - k0);
+                let a = copied[(k0 / TILE_K * rows.count + from) * TILE_STRIDE..].as_ptr();
+                let b = self.panels::<S>(wide, k0, p, count, t, direct);
+                // SAFETY: `a` has `to - from` rows of `kc` floats TILE_STRIDE apart, `b` has count * kc * PANEL weights, and
+                // `sums` has as many rows of count * PANEL floats.
+                unsafe { b.multiply(s, to - from, count, a, kc, sums, k0 > 0) };
+            }
+            self.finish(s, rows.start + from, to - from, p, count, sums, count * S::PANEL);
+        }
+    }
+}
+
+impl Kernel for WorkerKernel<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let WorkerKernel { worker, scratch } = self;
+        let Product { m, k, columns, .. } = *worker.product;
+        let unit = if columns.halves { 2 } else { 1 };
+        let direct = worker.direct(S::TILE_ROWS);
+        let mut carve = Carve::new(scratch);
+        let sums = carve.take(MAX_TILE_ROWS * MAX_GROUP * MAX_PANEL);
+        let rows_len = worker.cut.rows * k.div_ceil(TILE_K) * TILE_STRIDE;
+        let copied = carve.take(rows_len);
+        let wide = carve.take(if direct { 0 } else { MAX_GROUP * MAX_PANEL * k });
+        if k == 0 {
+            sums.fill(0.0);
+        }
+        let mut present = None;
+        let mut cursor = worker.cut.begin(worker.worker);
+        while let Some((block, p0, p1)) = worker.cut.claim(worker.claims, &mut cursor) {
+            let start = block * worker.cut.rows;
+            let count = worker.cut.rows.min(m - start);
+            let rows = Rows { start, count, tiles: count.div_ceil(S::TILE_ROWS) };
+            if present != Some(block) {
+                worker.copy_rows(rows, copied);
+                present = Some(block);
+            }
+            let at_once = panels_at_once(count).next_multiple_of(unit);
+            for p in (p0..p1).step_by(at_once) {
+                worker.panels_past_rows(s, rows, p, at_once.min(p1 - p), direct, copied, wide, sums);
+            }
+        }
+    }
+}
