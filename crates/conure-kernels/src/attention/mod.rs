@@ -21,7 +21,7 @@ const NAME: &str = "rel_pos_attention";
 const KEYS: usize = 256;
 
 /// The most rows of a task (whole tiles of 14, 6 and 4); they share the packing of the keys.
-const ROWS: usize = 252;
+const ROWS: usize = 1008;
 
 /// Multiply-adds that are worth a task of their own.
 const TASK_WORK: usize = 2 << 20;

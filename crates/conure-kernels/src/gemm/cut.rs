@@ -22,20 +22,32 @@ const CLAIMS_PER_WORKER: usize = 16;
 /// Counters that claims are taken from.
 const COUNTERS: usize = 64;
 
-/// The sizes that a product is cut into.
+/// The sizes that a product is cut into: rows into blocks, panels into segments where there are fewer blocks than workers,
+/// and segments into claims. A worker stays in its own blocks and segment as long as there is something left, because it
+/// fetches the next panel while it computes with one.
 pub(super) struct Cut {
     /// Threads that take part.
     pub(super) workers: usize,
     /// Rows of a block; its copy stays in the second-level cache.
     pub(super) rows: usize,
     blocks: usize,
-    /// Panels of a claim.
-    panels: usize,
-    /// Claims that a block is made of.
-    chunks: usize,
-    counters: usize,
     /// Panels of the product.
-    all: usize,
+    panels: usize,
+    segments: usize,
+    /// Panels of a segment.
+    segment: usize,
+    /// Panels of a claim.
+    chunk: usize,
+    /// Groups of blocks, each with a counter for each segment.
+    groups: usize,
+}
+
+/// A block of rows against some panels.
+#[derive(Clone, Copy)]
+pub(super) struct Claim {
+    pub(super) block: usize,
+    pub(super) from: usize,
+    pub(super) to: usize,
 }
 
 /// Where a worker takes its claims from.
@@ -45,7 +57,7 @@ pub(super) struct Cursor {
     left: usize,
 }
 
-/// What is claimed so far, for each group of blocks.
+/// What is claimed so far.
 pub(super) struct Claims([AtomicUsize; COUNTERS]);
 
 impl Default for Claims {
@@ -65,44 +77,47 @@ impl Cut {
         let wanted = if workers == 1 { 1 } else { (tiles / BLOCK_TILES).min(workers * BLOCKS_PER_WORKER) };
         let rows = m.div_ceil(wanted.max(least).max(1));
         let blocks = m.div_ceil(rows);
+
         let unit = if product.columns.halves { 2 } else { 1 };
-        let all = product.columns.panels();
-        let chunks = if workers == 1 { 1 } else { (workers * CLAIMS_PER_WORKER / blocks).max(1) };
-        let panels = all.div_ceil(chunks).next_multiple_of(unit);
-        Cut {
-            workers,
-            rows,
-            blocks,
-            panels,
-            chunks: all.div_ceil(panels),
-            counters: blocks.min(COUNTERS),
-            all,
-        }
+        let panels = product.columns.panels();
+        let segments = workers.div_ceil(blocks).min((COUNTERS / blocks).max(1));
+        let segment = panels.div_ceil(segments).next_multiple_of(unit);
+        let segments = panels.div_ceil(segment);
+        let chunks = if workers == 1 { 1 } else { (workers * CLAIMS_PER_WORKER / blocks / segments).max(1) };
+        let chunk = segment.div_ceil(chunks).next_multiple_of(unit);
+        let groups = blocks.min(COUNTERS / segments);
+        Cut { workers, rows, blocks, panels, segments, segment, chunk, groups }
     }
 
-    /// Where worker `worker` begins: at blocks of its own; it helps with the others' in the end.
+    fn counters(&self) -> usize {
+        self.groups * self.segments
+    }
+
+    /// Where worker `worker` begins: each at claims of its own.
     pub(super) fn begin(&self, worker: usize) -> Cursor {
-        Cursor { counter: worker * self.counters / self.workers, left: self.counters }
+        Cursor { counter: worker * self.counters() / self.workers, left: self.counters() }
     }
 
-    /// The next claim, `(block, first panel, end)`, or `None` when nothing is left.
-    #[inline(always)]
-    pub(super) fn claim(&self, claims: &Claims, at: &mut Cursor) -> Option<(usize, usize, usize)> {
+    /// The next claim, or `None` when nothing is left.
+    pub(super) fn claim(&self, claims: &Claims, at: &mut Cursor) -> Option<Claim> {
         while at.left > 0 {
-            let (start, end) = (self.group(at.counter), self.group(at.counter + 1));
+            let (group, segment) = (at.counter / self.segments, at.counter % self.segments);
+            let start = segment * self.segment;
+            let end = (start + self.segment).min(self.panels);
+            let chunks = (end - start).div_ceil(self.chunk);
             let claim = claims.0[at.counter].fetch_add(1, Ordering::Relaxed);
-            let (block, chunk) = (start + claim / self.chunks, claim % self.chunks);
-            if block < end {
-                return Some((block, chunk * self.panels, ((chunk + 1) * self.panels).min(self.all)));
+            let block = self.first_block(group) + claim / chunks;
+            if block < self.first_block(group + 1) {
+                let from = start + claim % chunks * self.chunk;
+                return Some(Claim { block, from, to: (from + self.chunk).min(end) });
             }
-            at.counter = (at.counter + 1) % self.counters;
+            at.counter = (at.counter + 1) % self.counters();
             at.left -= 1;
         }
         None
     }
 
-    /// The first block of a counter.
-    fn group(&self, counter: usize) -> usize {
-        counter * self.blocks / self.counters
+    fn first_block(&self, group: usize) -> usize {
+        group * self.blocks / self.groups
     }
 }

@@ -1,7 +1,7 @@
 //! What one thread does for a product: it copies a block of rows so that tiles can read it, then takes panel after panel
 //! past all of its tiles.
 
-use super::cut::{Claims, Cut};
+use super::cut::{Claim, Claims, Cut};
 use super::packed::{Format, Panels};
 use super::{Activation, Epilogue, Product, Residual, Source, epilogue};
 use crate::buffer::{Carve, SharedMut};
@@ -232,7 +232,7 @@ impl Kernel for WorkerKernel<'_, '_> {
         }
         let mut present = None;
         let mut cursor = worker.cut.begin(worker.worker);
-        while let Some((block, p0, p1)) = worker.cut.claim(worker.claims, &mut cursor) {
+        while let Some(Claim { block, from, to }) = worker.cut.claim(worker.claims, &mut cursor) {
             let start = block * worker.cut.rows;
             let count = worker.cut.rows.min(m - start);
             let rows = Rows { start, count, tiles: count.div_ceil(S::TILE_ROWS) };
@@ -241,8 +241,8 @@ impl Kernel for WorkerKernel<'_, '_> {
                 present = Some(block);
             }
             let at_once = panels_at_once(count).next_multiple_of(unit);
-            for p in (p0..p1).step_by(at_once) {
-                worker.panels_past_rows(s, rows, p, at_once.min(p1 - p), direct, copied, wide, sums);
+            for p in (from..to).step_by(at_once) {
+                worker.panels_past_rows(s, rows, p, at_once.min(to - p), direct, copied, wide, sums);
             }
         }
     }
