@@ -117,6 +117,7 @@ lossless flac.mkv speech "$SPEECH" -c:a flac
 lossless flac.mp4 speech "$SPEECH" -c:a flac -strict -2
 lossless alac.m4a speech "$SPEECH" -c:a alac
 lossless alac_stereo.m4a stereo "$TMP/stereo.wav" -c:a alac -movflags +faststart
+lossless flac.caf speech "$SPEECH" -c:a flac
 lossless alac.caf speech "$SPEECH" -c:a alac
 lossless f64.aifc speech "$SPEECH" -c:a pcm_f64be -f aiff
 $FF -i "$SPEECH" -c:a flac -f flac - | cat > "$TMP/pipe.flac"; row pipe.flac lossless 16000 1 speech

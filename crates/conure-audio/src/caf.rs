@@ -187,7 +187,7 @@ fn layout(chunk: &[u8], channels: usize) -> ChannelLayout {
 }
 
 fn compressed(
-    media: Media,
+    mut media: Media,
     d: Description,
     declared: Option<u64>,
     chunks: Chunks,
@@ -198,7 +198,11 @@ fn compressed(
         .for_codec(codec)
         .with_sample_rate(d.rate)
         .with_channels(crate::container::wave_channels(d.channels));
-    if let Some(extra) = extra_data(codec, &chunks.cookie) {
+    let extra = match extra_data(codec, &chunks.cookie) {
+        None if codec == CODEC_ID_FLAC => Some(flac_setup(&mut media, &d)?),
+        extra => extra,
+    };
+    if let Some(extra) = extra {
         params.with_extra_data(extra.into());
     }
     let mut track = Track { params, codec: name.into(), drop: Vec::new(), tolerance: 0, end: None };
@@ -228,6 +232,14 @@ fn compressed(
         })
     };
     Ok(Box::new(PacketStream::new("CAF", source, track)?))
+}
+
+/// The setup data of FLAC that has none, as ffmpeg writes it: from the first frame.
+fn flac_setup(media: &mut Media, d: &Description) -> Result<Vec<u8>, AudioErrorKind> {
+    let mut head = [0u8; 4];
+    media.read_at(0, &mut head).and_then(|_| media.rewind()).map_err(AudioErrorKind::Read)?;
+    crate::flac::stream_info(&head, d.rate, d.channels)
+        .ok_or_else(|| unsupported("CAF with FLAC that has no setup data (no kuki chunk)"))
 }
 
 fn codec(format: &[u8; 4]) -> Result<(AudioCodecId, &'static str), AudioErrorKind> {

@@ -1,6 +1,5 @@
 //! Which reader and which decoder a format gets.
 
-use std::io;
 use std::sync::LazyLock;
 
 use symphonia::core::audio::{ChannelLabel, Channels, Position};
@@ -8,15 +7,12 @@ use symphonia::core::codecs::audio::well_known::*;
 use symphonia::core::codecs::audio::{AudioCodecParameters, AudioDecoder, AudioDecoderOptions};
 use symphonia::core::codecs::registry::CodecRegistry;
 use symphonia::core::errors::Error as SymphoniaError;
-use symphonia::core::formats::{FormatOptions, FormatReader};
-use symphonia::core::io::MediaSourceStream;
-use symphonia::default::formats::FlacReader;
 
 use crate::elementary::{AdtsHeader, FrameHeader, Frames, Layer, MpegHeader, info_tag};
 use crate::error::AudioErrorKind;
-use crate::guard::guard;
 use crate::layout::{ChannelLayout, Speaker};
-use crate::packets::{Packet, PacketSource, PacketStream, SourceError, Track};
+use crate::own_codec::OwnDecoder;
+use crate::packets::{PacketStream, Track};
 use crate::sniff::{Format, unsupported};
 use crate::source::Media;
 use crate::stream::BlockSource;
@@ -25,9 +21,9 @@ use crate::stream::BlockSource;
 static CODECS: LazyLock<CodecRegistry> = LazyLock::new(|| {
     let mut registry = CodecRegistry::new();
     symphonia::default::register_enabled_codecs(&mut registry);
-    registry.register_audio_decoder::<crate::opus::OpusAudioDecoder>();
+    registry.register_audio_decoder::<OwnDecoder<crate::opus::Opus>>();
     // Symphonia's own forgets the predictor's lower bits at every block.
-    registry.register_audio_decoder::<crate::ima4::Ima4Decoder>();
+    registry.register_audio_decoder::<OwnDecoder<crate::ima4::Ima4>>();
     registry
 });
 
@@ -104,7 +100,7 @@ pub(crate) fn open(media: Media, format: Format) -> Result<Opened, AudioErrorKin
             let (source, track) = crate::matroska::Matroska::open(media)?;
             Box::new(PacketStream::new(format.name(), Box::new(source), track)?)
         }
-        Format::Flac => open_flac(media)?,
+        Format::Flac => crate::flac::open(media)?,
         Format::Mp4 => crate::mp4::open(media)?,
         Format::Wav | Format::Au => crate::wav::open_media(media, format)?,
     };
@@ -172,99 +168,6 @@ fn open_adts(media: Media) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
     }
     let track = Track { params, codec: "AAC".into(), drop: Vec::new(), tolerance: 0, end: None };
     Ok(Box::new(PacketStream::new("AAC", Box::new(frames), track)?))
-}
-
-/// FLAC in its own container, by Symphonia's reader.
-fn open_flac(mut media: Media) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
-    let header = flac_header_len(&mut media).map_err(AudioErrorKind::Read)?;
-    let frames = (media.len() - tag_len(&mut media).map_err(AudioErrorKind::Read)?).saturating_sub(header);
-    media.rewind().map_err(AudioErrorKind::Read)?;
-    let stream = MediaSourceStream::new(Box::new(media), Default::default());
-    let reader = match guard(move || FlacReader::try_new(stream, FormatOptions::default())) {
-        Ok(Ok(reader)) => Box::new(reader) as Box<dyn FormatReader>,
-        Ok(Err(SymphoniaError::IoError(e))) if e.kind() == io::ErrorKind::UnexpectedEof => {
-            return Err(AudioErrorKind::malformed("FLAC", "it ends within its headers"));
-        }
-        Ok(Err(e)) => return Err(AudioErrorKind::malformed("FLAC", e.to_string())),
-        Err(_) => return Err(AudioErrorKind::malformed("FLAC", "its headers are damaged")),
-    };
-    let track = reader.tracks().first();
-    let params = track.and_then(|t| t.codec_params.as_ref()).and_then(|p| p.audio()).cloned();
-    let Some(params) = params else {
-        return Err(AudioErrorKind::malformed("FLAC", "its stream information is missing"));
-    };
-    let end = track.and_then(|t| t.num_frames).and_then(|n| i64::try_from(n).ok());
-    let track = Track { params, codec: "FLAC".into(), drop: Vec::new(), tolerance: 0, end };
-    // Without a count of samples, bytes that became no frame at the end are all that tells of a cut.
-    let left = if end.is_none() { frames } else { 0 };
-    Ok(Box::new(PacketStream::new("FLAC", Box::new(FlacFrames { reader, errors: 0, left }), track)?))
-}
-
-/// Where the frames begin, by the lengths of the metadata blocks (RFC 9639, 8.1).
-fn flac_header_len(media: &mut Media) -> io::Result<u64> {
-    let mut at = 4u64;
-    // More blocks than this are no file that anyone wrote.
-    for _ in 0..10_000 {
-        let mut head = [0u8; 4];
-        if media.read_at(at, &mut head)? < 4 {
-            break;
-        }
-        at += 4 + u64::from(u32::from_be_bytes([0, head[1], head[2], head[3]]));
-        if head[0] & 0x80 != 0 {
-            break;
-        }
-    }
-    Ok(at)
-}
-
-struct FlacFrames {
-    reader: Box<dyn FormatReader>,
-    errors: u32,
-    /// Bytes of frames that were not seen yet, where that is looked at.
-    left: u64,
-}
-
-/// The length of an ID3v1 tag at the end.
-fn tag_len(media: &mut Media) -> io::Result<u64> {
-    let Some(at) = media.len().checked_sub(128) else { return Ok(0) };
-    let mut mark = [0u8; 3];
-    media.read_at(at, &mut mark)?;
-    Ok(if &mark == b"TAG" { 128 } else { 0 })
-}
-
-/// After this many errors of the reader in a row the rest is given up.
-const MAX_ERRORS: u32 = 1000;
-
-impl PacketSource for FlacFrames {
-    fn next_packet(&mut self) -> Result<Option<Packet>, SourceError> {
-        let packet = match self.reader.next_packet() {
-            // Missing samples are told from the header's count, if there is one.
-            Err(SymphoniaError::IoError(e)) if e.kind() == io::ErrorKind::UnexpectedEof => None,
-            Err(SymphoniaError::IoError(e)) => return Err(SourceError::Read(e)),
-            Err(SymphoniaError::DecodeError(_)) if self.errors < MAX_ERRORS => {
-                self.errors += 1;
-                return Err(SourceError::Damaged);
-            }
-            Err(e) => return Err(SourceError::Broken(e.to_string())),
-            Ok(packet) => packet,
-        };
-        let Some(packet) = packet else {
-            return if self.left > 0 {
-                Err(SourceError::Truncated("the file ends within a frame".into()))
-            } else {
-                Ok(None)
-            };
-        };
-        self.errors = 0;
-        self.left = self.left.saturating_sub(packet.data.len() as u64);
-        // Its ticks are samples.
-        Ok(Some(Packet {
-            at: Some(packet.pts.get()),
-            duration: packet.dur.get(),
-            data: packet.data.into_vec(),
-            ..Packet::default()
-        }))
-    }
 }
 
 /// Places by the usual order of WAVE, for codecs and containers that state none.

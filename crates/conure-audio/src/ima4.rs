@@ -3,17 +3,14 @@
 //! A block begins with the predictor's upper nine bits and the step index. A decoder that has the block before knows the
 //! predictor to all sixteen bits; it goes on from its own value where the block's agrees with it, as Apple's does.
 
-use symphonia::core::audio::{
-    AsGenericAudioBufferRef, AudioBuffer, AudioMut, AudioSpec, GenericAudioBufferRef,
-};
+use symphonia::core::audio::{AudioBuffer, AudioMut, AudioSpec};
 use symphonia::core::codecs::CodecInfo;
+use symphonia::core::codecs::audio::AudioCodecParameters;
 use symphonia::core::codecs::audio::well_known::CODEC_ID_ADPCM_IMA_QT;
-use symphonia::core::codecs::audio::{
-    AudioCodecParameters, AudioDecoder, AudioDecoderOptions, FinalizeResult,
-};
-use symphonia::core::codecs::registry::{RegisterableAudioDecoder, SupportedAudioCodec};
+use symphonia::core::codecs::registry::SupportedAudioCodec;
 use symphonia::core::errors::{Error, Result};
-use symphonia::core::packet::PacketRef;
+
+use crate::own_codec::OwnCodec;
 
 /// Bytes and samples of a block of one channel.
 pub(crate) const BLOCK_BYTES: usize = 34;
@@ -63,15 +60,14 @@ impl Channel {
     }
 }
 
-/// Decodes packets of one or more blocks.
-pub(crate) struct Ima4Decoder {
-    params: AudioCodecParameters,
-    channels: Vec<Channel>,
-    buffer: AudioBuffer<f32>,
-}
+/// Decodes packets of one or more blocks: the state of each channel.
+pub(crate) struct Ima4(Vec<Channel>);
 
-impl Ima4Decoder {
-    fn new(params: &AudioCodecParameters) -> Result<Ima4Decoder> {
+impl OwnCodec for Ima4 {
+    const SUPPORTED: &'static [SupportedAudioCodec] =
+        &[SupportedAudioCodec { id: CODEC_ID_ADPCM_IMA_QT, info: INFO }];
+
+    fn new(params: &AudioCodecParameters) -> Result<(Ima4, AudioSpec, usize)> {
         let (Some(rate), Some(channels)) = (params.sample_rate, params.channels.clone()) else {
             return Err(Error::Unsupported("ima4: rate and channels are needed"));
         };
@@ -79,20 +75,23 @@ impl Ima4Decoder {
         if count == 0 || count > crate::layout::ChannelLayout::MAX_CHANNELS {
             return Err(Error::Unsupported("ima4: too many channels"));
         }
-        let buffer = AudioBuffer::new(AudioSpec::new(rate, channels), BLOCK_FRAMES * MAX_BLOCKS);
-        Ok(Ima4Decoder { params: params.clone(), channels: vec![Channel::default(); count], buffer })
+        let most = BLOCK_FRAMES * MAX_BLOCKS;
+        Ok((Ima4(vec![Channel::default(); count]), AudioSpec::new(rate, channels), most))
     }
 
-    fn decode_packet(&mut self, data: &[u8]) -> Result<()> {
-        let set = BLOCK_BYTES * self.channels.len();
+    fn reset(&mut self) {
+        self.0.fill(Channel::default());
+    }
+
+    fn decode(&mut self, data: &[u8], buffer: &mut AudioBuffer<f32>) -> Result<()> {
+        let set = BLOCK_BYTES * self.0.len();
         let blocks = data.len() / set;
         if blocks == 0 || blocks > MAX_BLOCKS {
             return Err(Error::DecodeError("ima4: packet of impossible length"));
         }
-        self.buffer.clear();
-        self.buffer.render_uninit(Some(blocks * BLOCK_FRAMES));
-        for (i, state) in self.channels.iter_mut().enumerate() {
-            let Some(plane) = self.buffer.plane_mut(i) else { continue };
+        buffer.render_uninit(Some(blocks * BLOCK_FRAMES));
+        for (i, state) in self.0.iter_mut().enumerate() {
+            let Some(plane) = buffer.plane_mut(i) else { continue };
             let own = data.chunks_exact(set).filter_map(|s| s.get(i * BLOCK_BYTES..(i + 1) * BLOCK_BYTES));
             for (out, block) in plane.chunks_exact_mut(BLOCK_FRAMES).zip(own) {
                 state.begin(u16::from_be_bytes([block[0], block[1]]));
@@ -103,49 +102,6 @@ impl Ima4Decoder {
             }
         }
         Ok(())
-    }
-}
-
-impl AudioDecoder for Ima4Decoder {
-    fn reset(&mut self) {
-        self.channels.fill(Channel::default());
-    }
-
-    fn codec_info(&self) -> &CodecInfo {
-        &INFO
-    }
-
-    fn codec_params(&self) -> &AudioCodecParameters {
-        &self.params
-    }
-
-    fn decode_ref(&mut self, packet: &PacketRef<'_>) -> Result<GenericAudioBufferRef<'_>> {
-        if let Err(e) = self.decode_packet(packet.data) {
-            self.buffer.clear();
-            return Err(e);
-        }
-        Ok(self.buffer.as_generic_audio_buffer_ref())
-    }
-
-    fn finalize(&mut self) -> FinalizeResult {
-        FinalizeResult::default()
-    }
-
-    fn last_decoded(&self) -> GenericAudioBufferRef<'_> {
-        self.buffer.as_generic_audio_buffer_ref()
-    }
-}
-
-impl RegisterableAudioDecoder for Ima4Decoder {
-    fn try_registry_new(
-        params: &AudioCodecParameters,
-        _: &AudioDecoderOptions,
-    ) -> Result<Box<dyn AudioDecoder>> {
-        Ok(Box::new(Ima4Decoder::new(params)?))
-    }
-
-    fn supported_codecs() -> &'static [SupportedAudioCodec] {
-        &[SupportedAudioCodec { id: CODEC_ID_ADPCM_IMA_QT, info: INFO }]
     }
 }
 

@@ -1,17 +1,14 @@
 //! Opus for Symphonia: the pure-Rust decoder of RFC 6716 behind the codec registry.
 
 use ropus::OpusMSDecoder;
-use symphonia::core::audio::{
-    AsGenericAudioBufferRef, AudioBuffer, AudioMut, AudioSpec, Channels, GenericAudioBufferRef, Position,
-};
+use symphonia::core::audio::{AudioBuffer, AudioMut, AudioSpec, Channels, Position};
 use symphonia::core::codecs::CodecInfo;
+use symphonia::core::codecs::audio::AudioCodecParameters;
 use symphonia::core::codecs::audio::well_known::CODEC_ID_OPUS;
-use symphonia::core::codecs::audio::{
-    AudioCodecParameters, AudioDecoder, AudioDecoderOptions, FinalizeResult,
-};
-use symphonia::core::codecs::registry::{RegisterableAudioDecoder, SupportedAudioCodec};
+use symphonia::core::codecs::registry::SupportedAudioCodec;
 use symphonia::core::errors::{Error, Result};
-use symphonia::core::packet::PacketRef;
+
+use crate::own_codec::OwnCodec;
 
 /// Opus always decodes to this rate; what the header calls "input rate" is only a remark.
 const RATE: u32 = 48_000;
@@ -98,19 +95,20 @@ impl OpusHead {
     }
 }
 
-/// Decodes Opus packets of Ogg, Matroska/WebM and MP4.
-pub(crate) struct OpusAudioDecoder {
-    params: AudioCodecParameters,
+/// Decodes Opus packets of Ogg, Matroska/WebM, MP4 and CAF.
+pub(crate) struct Opus {
     inner: OpusMSDecoder,
     channels: usize,
     order: Vec<usize>,
     gain: f32,
     interleaved: Vec<i16>,
-    buffer: AudioBuffer<f32>,
 }
 
-impl OpusAudioDecoder {
-    fn new(params: &AudioCodecParameters) -> Result<OpusAudioDecoder> {
+impl OwnCodec for Opus {
+    const SUPPORTED: &'static [SupportedAudioCodec] =
+        &[SupportedAudioCodec { id: CODEC_ID_OPUS, info: INFO }];
+
+    fn new(params: &AudioCodecParameters) -> Result<(Opus, AudioSpec, usize)> {
         let head = match params.extra_data.as_deref() {
             Some(data) => OpusHead::parse(data).ok_or(Error::DecodeError("opus: invalid header"))?,
             // Matroska files without CodecPrivate exist; stereo decodes any Opus packet.
@@ -137,21 +135,21 @@ impl OpusAudioDecoder {
             &head.mapping,
         )
         .map_err(|_| Error::DecodeError("opus: impossible channel mapping"))?;
-        let mut params = params.clone();
-        params.with_sample_rate(RATE).with_channels(channels.clone());
-        Ok(OpusAudioDecoder {
-            params,
+        let opus = Opus {
             inner,
             channels: head.channels,
             order,
             gain: 10f32.powf(f32::from(head.gain) / (20.0 * 256.0)) / 32_768.0,
             interleaved: vec![0; MAX_FRAMES * head.channels],
-            buffer: AudioBuffer::new(AudioSpec::new(RATE, channels), MAX_FRAMES),
-        })
+        };
+        Ok((opus, AudioSpec::new(RATE, channels), MAX_FRAMES))
     }
 
-    fn decode_packet(&mut self, data: &[u8]) -> Result<()> {
-        self.buffer.clear();
+    fn reset(&mut self) {
+        self.inner.reset();
+    }
+
+    fn decode(&mut self, data: &[u8], buffer: &mut AudioBuffer<f32>) -> Result<()> {
         if data.is_empty() {
             return Err(Error::DecodeError("opus: empty packet"));
         }
@@ -161,58 +159,15 @@ impl OpusAudioDecoder {
             .decode(Some(data), len, &mut self.interleaved, MAX_FRAMES as i32, false)
             .map_err(|_| Error::DecodeError("opus: invalid packet"))?;
         let frames = usize::try_from(frames).unwrap_or(0).min(MAX_FRAMES);
-        self.buffer.render_uninit(Some(frames));
+        buffer.render_uninit(Some(frames));
         for (plane, &channel) in self.order.iter().enumerate() {
-            let Some(plane) = self.buffer.plane_mut(plane) else { continue };
+            let Some(plane) = buffer.plane_mut(plane) else { continue };
             let samples = self.interleaved.iter().skip(channel).step_by(self.channels);
             for (out, sample) in plane.iter_mut().zip(samples) {
                 *out = f32::from(*sample) * self.gain;
             }
         }
         Ok(())
-    }
-}
-
-impl AudioDecoder for OpusAudioDecoder {
-    fn reset(&mut self) {
-        self.inner.reset();
-    }
-
-    fn codec_info(&self) -> &CodecInfo {
-        &INFO
-    }
-
-    fn codec_params(&self) -> &AudioCodecParameters {
-        &self.params
-    }
-
-    fn decode_ref(&mut self, packet: &PacketRef<'_>) -> Result<GenericAudioBufferRef<'_>> {
-        if let Err(e) = self.decode_packet(packet.data) {
-            self.buffer.clear();
-            return Err(e);
-        }
-        Ok(self.buffer.as_generic_audio_buffer_ref())
-    }
-
-    fn finalize(&mut self) -> FinalizeResult {
-        FinalizeResult::default()
-    }
-
-    fn last_decoded(&self) -> GenericAudioBufferRef<'_> {
-        self.buffer.as_generic_audio_buffer_ref()
-    }
-}
-
-impl RegisterableAudioDecoder for OpusAudioDecoder {
-    fn try_registry_new(
-        params: &AudioCodecParameters,
-        _options: &AudioDecoderOptions,
-    ) -> Result<Box<dyn AudioDecoder>> {
-        Ok(Box::new(OpusAudioDecoder::new(params)?))
-    }
-
-    fn supported_codecs() -> &'static [SupportedAudioCodec] {
-        &[SupportedAudioCodec { id: CODEC_ID_OPUS, info: INFO }]
     }
 }
 

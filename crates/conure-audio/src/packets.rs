@@ -386,6 +386,11 @@ impl PacketStream {
             Ok(Err(SourceError::Damaged)) => self.lost(0),
             Ok(Err(SourceError::Truncated(why) | SourceError::Broken(why))) => self.finish(Some(why), log)?,
             Ok(Err(SourceError::NewStream(track))) => {
+                let missing = self.track.end.map_or(0, |end| end.saturating_sub(self.next.unwrap_or(0)));
+                if missing > self.track.tolerance.max(1) {
+                    let message = "the end of this part of the file is missing".to_owned();
+                    self.warn(log, WarningKind::LostUnknown, message, None);
+                }
                 self.decoder = make_decoder(&self.format, &track)?;
                 self.track = *track;
                 self.next = None;

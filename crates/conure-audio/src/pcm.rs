@@ -7,8 +7,8 @@ use crate::g711::{alaw_to_s16, mulaw_to_s16};
 
 /// The lowest sample rate that is read, in Hz. Speech needs 8000; below 1000 a header is surely wrong.
 pub const MIN_RATE: u32 = 1_000;
-/// The highest sample rate that is read, in Hz.
-pub const MAX_RATE: u32 = 1_536_000;
+/// The highest sample rate that is read, in Hz: that of the fastest converters sold, and what the resampler takes.
+pub const MAX_RATE: u32 = 768_000;
 
 /// How one sample lies in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

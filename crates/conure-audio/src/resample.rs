@@ -20,7 +20,7 @@ const STEPS: f64 = 512.0;
 const BLOCK: usize = 8192;
 
 /// Lowest and highest rate, in Hz.
-pub const RATES: std::ops::RangeInclusive<u32> = 1_000..=768_000;
+pub const RATES: std::ops::RangeInclusive<u32> = crate::pcm::MIN_RATE..=crate::pcm::MAX_RATE;
 
 /// A rate outside [`RATES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

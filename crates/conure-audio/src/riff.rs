@@ -62,7 +62,7 @@ impl<R: Read> Counted<R> {
         Ok(out)
     }
 
-    fn skip(&mut self, n: u64) -> io::Result<u64> {
+    pub(crate) fn skip(&mut self, n: u64) -> io::Result<u64> {
         io::copy(&mut self.take(n), &mut io::sink())
     }
 }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use symphonia::core::io::MediaSource;
 
@@ -216,6 +217,51 @@ impl Media {
             }
         }
         Ok(filled)
+    }
+}
+
+/// Media that readers use one after the other.
+#[derive(Clone)]
+pub(crate) struct SharedMedia(Arc<Mutex<Media>>);
+
+impl Media {
+    /// For more than one reader in turn.
+    pub(crate) fn shared(self) -> SharedMedia {
+        SharedMedia(Arc::new(Mutex::new(self)))
+    }
+}
+
+impl SharedMedia {
+    fn media(&self) -> MutexGuard<'_, Media> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The part from `offset` on, at most `len` bytes. Windows made before it must not be read any more.
+    pub(crate) fn window(&self, offset: u64, len: u64) -> io::Result<Media> {
+        let whole = self.media().len();
+        Media { inner: Box::new(self.clone()), start: 0, len: whole, pos: 0 }.window(offset, len)
+    }
+}
+
+impl Read for SharedMedia {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.media().read(buf)
+    }
+}
+
+impl Seek for SharedMedia {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.media().seek(to)
+    }
+}
+
+impl MediaSource for SharedMedia {
+    fn is_seekable(&self) -> bool {
+        true
+    }
+
+    fn byte_len(&self) -> Option<u64> {
+        Some(self.media().len())
     }
 }
 

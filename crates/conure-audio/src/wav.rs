@@ -19,12 +19,19 @@ type Bytes = Box<dyn Read + Send>;
 /// Samples without a header.
 pub(crate) fn open_raw(input: Input, spec: RawSpec) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
     let layout = ChannelLayout::default_for(usize::from(spec.channels));
-    let spec = (spec.format, Spec { sample_rate: spec.sample_rate, layout });
-    if input.head.is_empty() {
-        return Err(AudioErrorKind::Empty);
+    let frame = spec.format.bytes() * layout.channels();
+    match input.head.len() {
+        0 => return Err(AudioErrorKind::Empty),
+        n if n < frame => {
+            let reason =
+                format!("there are {n} bytes, and one sample of each channel of {spec} takes {frame}");
+            return Err(AudioErrorKind::malformed("samples", reason));
+        }
+        _ => {}
     }
-    let reader = Counted::new(input.into_reader()?);
-    Ok(Box::new(PcmStream::new(reader, spec.0, spec.1, Extent { declared: None, available: None })))
+    let format = spec.format;
+    let spec = Spec { sample_rate: spec.sample_rate, layout };
+    Ok(pcm_stream(input.into_reader()?, format, spec, None))
 }
 
 /// A WAV or AU input.
@@ -68,7 +75,11 @@ fn open_reader(
     let Header { encoding, sample_rate, layout, fact, .. } = header;
     let spec = Spec { sample_rate, layout };
     match encoding {
-        Encoding::Pcm(format) => Ok(Box::new(PcmStream::new(reader, format, spec, extent))),
+        Encoding::Pcm(format) => {
+            let mut stream = PcmStream::new(reader, format, spec, extent.declared);
+            stream.total = len;
+            Ok(Box::new(stream))
+        }
         Encoding::ImaAdpcm { block } => adpcm(reader, CODEC_ID_ADPCM_IMA_WAV, block, spec, extent, fact),
         Encoding::MsAdpcm { block } => adpcm(reader, CODEC_ID_ADPCM_MS, block, spec, extent, fact),
         Encoding::Mpeg => {
@@ -102,7 +113,7 @@ pub(crate) fn pcm_stream(
     spec: Spec,
     declared: Option<u64>,
 ) -> Box<dyn BlockSource> {
-    Box::new(PcmStream::new(Counted::new(reader), format, spec, Extent { declared, available: None }))
+    Box::new(PcmStream::new(Counted::new(reader), format, spec, declared))
 }
 
 /// Frames read at once.
@@ -118,11 +129,13 @@ struct PcmStream {
     frames: u64,
     bytes: Vec<u8>,
     ended: bool,
+    /// Bytes of the whole input, where that is known.
+    total: Option<u64>,
 }
 
 impl PcmStream {
-    fn new(reader: Counted<Bytes>, format: SampleFormat, spec: Spec, extent: Extent) -> PcmStream {
-        PcmStream { reader, format, spec, left: extent.declared, frames: 0, bytes: Vec::new(), ended: false }
+    fn new(reader: Counted<Bytes>, format: SampleFormat, spec: Spec, left: Option<u64>) -> PcmStream {
+        PcmStream { reader, format, spec, left, frames: 0, bytes: Vec::new(), ended: false, total: None }
     }
 
     fn frame_bytes(&self) -> usize {
@@ -142,23 +155,87 @@ impl PcmStream {
                 let message = "the end of the file is missing".to_owned();
                 log.push(Warning { kind: WarningKind::TruncatedTail, message, start, end: Some(end) });
             }
-            Some(_) => {
-                // A chunk, its padding or nothing may follow; anything else is probably sound that the header forgot.
-                let mut next = self.reader.up_to(9).map_err(AudioErrorKind::Read)?;
-                if next.first() == Some(&0) {
-                    next.remove(0);
-                }
-                let empty = next.iter().all(|&b| b == 0);
-                let archive = next.starts_with(b"PK");
-                if !empty && !archive && !looks_like_chunk(&next) && next.len() >= 8 {
+            Some(_) => match after_sound(&mut self.reader).map_err(AudioErrorKind::Read)? {
+                After::Nothing => {}
+                After::Bytes => {
                     let message = "the header ends the sound here, but more bytes follow; they were left out"
                         .to_owned();
                     log.push(Warning { kind: WarningKind::HeaderLies, message, start, end: None });
                 }
-            }
+                After::File => self.join(start, log),
+            },
             None => {}
         }
         Ok(())
+    }
+}
+
+/// What follows the sound of a file whose header says where it ends.
+enum After {
+    /// Nothing that could be sound: chunks, padding, the rest of an archive.
+    Nothing,
+    /// Another WAV file, joined to the first end to end; the reader stands before it.
+    File,
+    /// Something else, probably sound that the header forgot.
+    Bytes,
+}
+
+/// Chunks behind the sound that are looked at: more has no file that anyone wrote.
+const MAX_CHUNKS: u32 = 1000;
+
+fn after_sound(reader: &mut Counted<Bytes>) -> io::Result<After> {
+    let padding = reader.up_to(1)?;
+    if padding.first() != Some(&0) {
+        reader.unread(&padding);
+    }
+    for _ in 0..MAX_CHUNKS {
+        let head = reader.up_to(12)?;
+        let Some(size) = head.get(4..8).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes) else {
+            break;
+        };
+        let riff = matches!(&head[..4], b"RIFF" | b"RIFX" | b"RF64" | b"BW64");
+        if riff && head.get(8..) == Some(b"WAVE") {
+            reader.unread(&head);
+            return Ok(After::File);
+        }
+        if head.iter().all(|&b| b == 0) || head.starts_with(b"PK") {
+            break;
+        }
+        if !looks_like_chunk(&head) {
+            return Ok(After::Bytes);
+        }
+        reader.unread(&head[8..]);
+        reader.skip(u64::from(size) + u64::from(size % 2))?;
+    }
+    Ok(After::Nothing)
+}
+
+impl PcmStream {
+    /// Goes on with the file that follows, if its samples are like those so far; else says what is left out.
+    fn join(&mut self, start: f64, log: &mut WarningLog) {
+        let begun = self.reader.count;
+        let why = match read_header(&mut self.reader, Format::Wav) {
+            Ok(next)
+                if next.encoding == Encoding::Pcm(self.format)
+                    && next.sample_rate == self.spec.sample_rate
+                    && next.layout == self.spec.layout =>
+            {
+                self.left = next.data_len;
+                self.ended = false;
+                return;
+            }
+            Ok(next) => format!(
+                "of {} Hz with {} channels or of another encoding",
+                next.sample_rate,
+                next.layout.channels()
+            ),
+            Err(_) => "with a damaged header".to_owned(),
+        };
+        let bytes = self.total.map_or(String::new(), |n| format!(" ({} bytes)", n.saturating_sub(begun)));
+        let message = format!(
+            "another WAV file, {why}, is joined to the end of this one; it was left out{bytes}: give each by itself"
+        );
+        log.push(Warning { kind: WarningKind::LostUnknown, message, start, end: None });
     }
 }
 
@@ -273,7 +350,14 @@ impl PacketSource for AdpcmBlocks {
         }
         let (got, whole) = (self.frames(data.len()), self.frames(self.block));
         if got == 0 {
-            return Ok(None);
+            let after = after_sound(&mut self.reader).map_err(SourceError::Read)?;
+            return match after {
+                After::File if self.left == Some(0) => Err(SourceError::Truncated(
+                    "another WAV file is joined to the end of this one; it was left out: give each by itself"
+                        .into(),
+                )),
+                _ => Ok(None),
+            };
         }
         // A last block that is cut short: decoded as far as it goes.
         data.resize(self.block, 0);

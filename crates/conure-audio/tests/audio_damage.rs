@@ -217,3 +217,41 @@ fn random_damage_is_survived() {
         }
     }
 }
+
+/// Files joined by `cat`: sound that is like the first file's is read on, anything else is named, never lost in silence.
+#[test]
+fn joined_files_lose_nothing_in_silence() {
+    let (wav, flac) = (read("stereo.wav"), read("stereo.flac"));
+    let once = decode("a.wav", wav.clone()).unwrap();
+    let chunk = [b"LIST\x03\0\0\0abc\0".as_slice(), &wav].concat();
+    let pipe = AudioSource::reader("-", std::io::Cursor::new([wav.as_slice(), &wav].concat()));
+    for (name, audio) in [
+        ("j.wav", decode("j.wav", [wav.as_slice(), &wav, &wav].concat()).unwrap()),
+        ("chunk.wav", decode("chunk.wav", [wav.as_slice(), &chunk, &chunk].concat()).unwrap()),
+        ("pipe.wav", decode_all(pipe, &DecodeOptions::default()).unwrap()),
+        ("j.flac", decode("j.flac", [flac.as_slice(), &flac, &flac].concat()).unwrap()),
+    ] {
+        let one = if name.ends_with("flac") { decode("a.flac", flac.clone()).unwrap() } else { once.clone() };
+        let times = audio.samples.len() / one.samples.len();
+        assert!(
+            times >= 2 && audio.samples.len() % one.samples.len() == 0,
+            "{name}: {}",
+            audio.samples.len()
+        );
+        assert!(audio.samples.chunks(one.samples.len()).all(|part| part == one.samples), "{name}");
+        assert!(audio.warnings.is_empty(), "{name}: {:?}", audio.warnings);
+    }
+    for (name, second) in [("other.wav", read("c48.wav")), ("cut.wav", wav[..30].to_vec())] {
+        let audio = decode(name, [wav.as_slice(), &second].concat()).unwrap();
+        assert_eq!(audio.samples, once.samples, "{name}");
+        let [warning] = audio.warnings.as_slice() else { panic!("{name}: {:?}", audio.warnings) };
+        assert!(
+            warning.kind.is_damage() && warning.message.contains(&format!("({} bytes)", second.len())),
+            "{warning}"
+        );
+    }
+    let broken = [flac.as_slice(), &flac[..40]].concat();
+    let audio = decode("broken.flac", broken).unwrap();
+    assert_eq!(audio.samples, decode("a.flac", flac).unwrap().samples);
+    assert!(audio.warnings[0].message.contains("another FLAC file"), "{:?}", audio.warnings);
+}

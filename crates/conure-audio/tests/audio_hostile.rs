@@ -247,6 +247,11 @@ fn raw_samples() {
     assert_eq!(raw("u8:8000:1", b"RIFF".to_vec()).unwrap().frames(), 4);
     assert_eq!(raw("f32be:16000", 0.25f32.to_be_bytes().to_vec()).unwrap().samples, [0.25]);
     assert!(matches!(raw("s16le:8000:1", vec![]).unwrap_err().kind, AudioErrorKind::Empty));
+    // Less than one sample of each channel is no sound, and no success.
+    for (spec, bytes) in [("s16le:16000:1", 1), ("s16le:16000:2", 3), ("f32le:16000:6", 23)] {
+        let error = raw(spec, vec![1; bytes]).unwrap_err().to_string();
+        assert!(error.contains(&format!("there are {bytes} bytes")) && error.contains(spec), "{error}");
+    }
     // An endless pipe ends at the limit.
     let options = DecodeOptions {
         raw: Some("s16le:16000:1".parse().unwrap()),

@@ -66,6 +66,9 @@ fn a_converted_model_transcribes() {
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{}", ran.stderr);
     assert!(ran.stderr.contains("hybrid_tdt_ctc") && ran.stderr.contains("m.gguf"), "{}", ran.stderr);
     assert_eq!(json(&["info", output.to_str().unwrap(), "--json"])["name"], "mine");
+    let unnamed = dir.path().join("unnamed.gguf");
+    assert_eq!(run(conure().args(["convert", "-q"]).args([&nemo, &unnamed])).code, Some(0));
+    assert_eq!(json(&["info", unnamed.to_str().unwrap(), "--json"])["name"], "hybrid_tdt80");
     let before = std::fs::read(&output).unwrap();
     let failed = run(conure().arg("convert").arg(root().join("README.md")).arg(&output));
     assert_eq!((failed.code, failed.stdout.as_str()), (Some(1), ""));

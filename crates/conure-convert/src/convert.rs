@@ -29,7 +29,7 @@ pub struct Progress<'a> {
 pub struct ConvertOptions<'a> {
     /// Type of the linear layers' weights; the rest stays f32.
     pub dtype: TargetType,
-    /// `general.name`; the input's file name if left out.
+    /// `general.name`; the input's file name without `.nemo` if left out.
     pub name: Option<String>,
     /// Further texts under `general.` keys, such as `general.license`, `general.description`, `general.author`: a
     /// model that is passed on must name its sources.
@@ -94,10 +94,7 @@ fn write(
     let counter = Counter { total: prepared.tensors.len(), done: Cell::new(0), options };
     let mut writer = GgufWriter::new();
     writer.meta("general.architecture", "parakeet");
-    let name = options.name.clone().unwrap_or_else(|| {
-        prepared.path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
-    });
-    writer.meta("general.name", name);
+    writer.meta("general.name", options.name.clone().unwrap_or_else(|| default_name(&prepared.path)));
     for (key, text) in &options.general {
         writer.meta(key, text.as_str());
     }
@@ -197,6 +194,16 @@ impl ConvertReport {
         *self.tensors.entry(dtype).or_default() += 1;
         self.parameters += shape.iter().map(|&n| n as u64).product::<u64>();
     }
+}
+
+/// What a model is called whose name nobody said.
+fn default_name(input: &Path) -> String {
+    let name = if input.extension().is_some_and(|e| e.eq_ignore_ascii_case("nemo")) {
+        input.file_stem()
+    } else {
+        input.file_name()
+    };
+    name.map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 /// Reports progress, and carries a wish to stop.

@@ -101,7 +101,7 @@ impl Recording {
 }
 
 /// Containers that programs write as they record, and that may truly hold nothing yet.
-const EMPTY_IS_VALID: [&str; 3] = ["WAV", "raw", "raw samples"];
+const EMPTY_IS_VALID: [&str; 1] = ["WAV"];
 
 /// Reads a recording as one channel at `sample_rate`. It is decoded, mixed and resampled block by block, so that only
 /// the result is ever whole in memory.

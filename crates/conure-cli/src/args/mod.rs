@@ -91,7 +91,7 @@ pub struct ConvertArgs {
     #[arg(long, value_enum, default_value = "f16", value_name = "TYPE", env = "CONURE_DTYPE")]
     pub dtype: WeightType,
 
-    /// Name of the model, written into the file [default: the name of IN]
+    /// Name of the model, written into the file [default: the name of IN without .nemo]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
 

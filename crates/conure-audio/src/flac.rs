@@ -1,0 +1,225 @@
+//! FLAC in its own container (RFC 9639), by Symphonia's reader; streams that were joined end to end are read one after
+//! the other.
+
+use std::io;
+
+use symphonia::core::codecs::audio::AudioCodecParameters;
+use symphonia::core::errors::Error as SymphoniaError;
+use symphonia::core::formats::{FormatOptions, FormatReader};
+use symphonia::core::io::MediaSourceStream;
+use symphonia::default::formats::FlacReader;
+
+use crate::error::AudioErrorKind;
+use crate::guard::guard;
+use crate::packets::{Packet, PacketSource, PacketStream, SourceError, Track};
+use crate::source::{Media, SharedMedia};
+use crate::stream::BlockSource;
+
+pub(crate) fn open(media: Media) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
+    let media = media.shared();
+    let (stream, track) = FlacStream::open(&media, 0)?;
+    Ok(Box::new(PacketStream::new("FLAC", Box::new(FlacFrames { media, stream }), track)?))
+}
+
+/// One stream: headers and frames.
+struct FlacStream {
+    reader: Box<dyn FormatReader>,
+    errors: u32,
+    /// Bytes of frames that were not seen yet, where that is looked at.
+    left: u64,
+    /// Where in the file another stream begins, joined to the end of this one.
+    next: Option<u64>,
+}
+
+impl FlacStream {
+    /// The stream at byte `at` of the file.
+    fn open(shared: &SharedMedia, at: u64) -> Result<(FlacStream, Track), AudioErrorKind> {
+        let mut media = shared.window(at, u64::MAX).map_err(AudioErrorKind::Read)?;
+        let header = header_len(&mut media).map_err(AudioErrorKind::Read)?;
+        // Symphonia would take what follows the last frame for a part of it.
+        let len = another(&mut media, header).map_err(AudioErrorKind::Read)?;
+        let mut media = shared.window(at, len.unwrap_or(u64::MAX)).map_err(AudioErrorKind::Read)?;
+        let frames =
+            (media.len() - tag_len(&mut media).map_err(AudioErrorKind::Read)?).saturating_sub(header);
+        media.rewind().map_err(AudioErrorKind::Read)?;
+        let stream = MediaSourceStream::new(Box::new(media), Default::default());
+        let reader = match guard(move || FlacReader::try_new(stream, FormatOptions::default())) {
+            Ok(Ok(reader)) => Box::new(reader) as Box<dyn FormatReader>,
+            Ok(Err(SymphoniaError::IoError(e))) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(AudioErrorKind::malformed("FLAC", "it ends within its headers"));
+            }
+            Ok(Err(e)) => return Err(AudioErrorKind::malformed("FLAC", e.to_string())),
+            Err(_) => return Err(AudioErrorKind::malformed("FLAC", "its headers are damaged")),
+        };
+        let track = reader.tracks().first();
+        let params = track.and_then(|t| t.codec_params.as_ref()).and_then(|p| p.audio()).cloned();
+        let Some(params) = params else {
+            return Err(AudioErrorKind::malformed("FLAC", "its stream information is missing"));
+        };
+        let end = track.and_then(|t| t.num_frames);
+        let track = track_of(params, end);
+        // Without a count of samples, bytes that became no frame at the end are all that tells of a cut.
+        let left = if end.is_none() { frames } else { 0 };
+        Ok((FlacStream { reader, errors: 0, left, next: len.map(|n| at + n) }, track))
+    }
+}
+
+fn track_of(params: AudioCodecParameters, end: Option<u64>) -> Track {
+    let end = end.and_then(|n| i64::try_from(n).ok());
+    Track { params, codec: "FLAC".into(), drop: Vec::new(), tolerance: 0, end }
+}
+
+/// Where the frames begin, by the lengths of the metadata blocks (RFC 9639, 8.1).
+fn header_len(media: &mut Media) -> io::Result<u64> {
+    let mut at = 4u64;
+    // More blocks than this are no file that anyone wrote.
+    for _ in 0..10_000 {
+        let mut head = [0u8; 4];
+        if media.read_at(at, &mut head)? < 4 {
+            break;
+        }
+        at += 4 + u64::from(u32::from_be_bytes([0, head[1], head[2], head[3]]));
+        if head[0] & 0x80 != 0 {
+            break;
+        }
+    }
+    Ok(at)
+}
+
+/// The length of an ID3v1 tag at the end.
+fn tag_len(media: &mut Media) -> io::Result<u64> {
+    let Some(at) = media.len().checked_sub(128) else { return Ok(0) };
+    let mut mark = [0u8; 3];
+    media.read_at(at, &mut mark)?;
+    Ok(if &mark == b"TAG" { 128 } else { 0 })
+}
+
+/// Where another stream begins in `media`, from `from` on.
+fn another(media: &mut Media, from: u64) -> io::Result<Option<u64>> {
+    const BLOCK: usize = 256 << 10;
+    // The marker, then the stream information, which is always the first block and has 34 bytes.
+    const LEN: usize = 8;
+    let is_stream = |w: &[u8]| w.starts_with(b"fLaC") && w[4] & 0x7f == 0 && w[5..LEN] == [0, 0, 34];
+    let mut block = vec![0u8; BLOCK];
+    let mut at = from;
+    loop {
+        let n = media.read_at(at, &mut block)?;
+        let bytes = &block[..n];
+        let mut begins = 0;
+        while let Some(f) = bytes[begins..].iter().position(|&b| b == b'f') {
+            begins += f;
+            if bytes.get(begins..begins + LEN).is_some_and(is_stream) {
+                return Ok(Some(at + begins as u64));
+            }
+            begins += 1;
+        }
+        if n < BLOCK {
+            return Ok(None);
+        }
+        at += (BLOCK - LEN) as u64;
+    }
+}
+
+struct FlacFrames {
+    media: SharedMedia,
+    stream: FlacStream,
+}
+
+/// After this many errors of the reader in a row the rest is given up.
+const MAX_ERRORS: u32 = 1000;
+
+impl FlacFrames {
+    /// Goes on with the stream at `at`.
+    fn join(&mut self, at: u64) -> SourceError {
+        self.stream.next = None;
+        match FlacStream::open(&self.media, at) {
+            Ok((stream, track)) => {
+                self.stream = stream;
+                SourceError::NewStream(Box::new(track))
+            }
+            Err(AudioErrorKind::Read(e)) => SourceError::Read(e),
+            Err(_) => SourceError::Broken(
+                "another FLAC file is joined to the end of this one, and its headers are damaged".into(),
+            ),
+        }
+    }
+}
+
+impl PacketSource for FlacFrames {
+    fn next_packet(&mut self) -> Result<Option<Packet>, SourceError> {
+        let stream = &mut self.stream;
+        let packet = match stream.reader.next_packet() {
+            // Missing samples are told from the header's count, if there is one.
+            Err(SymphoniaError::IoError(e)) if e.kind() == io::ErrorKind::UnexpectedEof => None,
+            Err(SymphoniaError::IoError(e)) => return Err(SourceError::Read(e)),
+            Err(SymphoniaError::DecodeError(_)) if stream.errors < MAX_ERRORS => {
+                stream.errors += 1;
+                return Err(SourceError::Damaged);
+            }
+            Err(e) => return Err(SourceError::Broken(e.to_string())),
+            Ok(packet) => packet,
+        };
+        let Some(packet) = packet else {
+            return if let Some(at) = stream.next {
+                Err(self.join(at))
+            } else if stream.left > 0 {
+                Err(SourceError::Truncated("the file ends within a frame".into()))
+            } else {
+                Ok(None)
+            };
+        };
+        stream.errors = 0;
+        stream.left = stream.left.saturating_sub(packet.data.len() as u64);
+        // Its ticks are samples.
+        Ok(Some(Packet {
+            at: Some(packet.pts.get()),
+            duration: packet.dur.get(),
+            data: packet.data.into_vec(),
+            ..Packet::default()
+        }))
+    }
+}
+
+/// A STREAMINFO block for frames that come without one (RFC 9639, 8.2): what the first frame's header says of the size of
+/// samples (9.1.4), with the rate and the channels that the container states. `None` if it is no such frame.
+pub(crate) fn stream_info(frame: &[u8], rate: u32, channels: usize) -> Option<Vec<u8>> {
+    let head: [u8; 4] = frame.get(..4)?.try_into().ok()?;
+    if head[0] != 0xff || head[1] & 0xfe != 0xf8 || rate >= 1 << 20 || !(1..=8).contains(&channels) {
+        return None;
+    }
+    let bits = match head[3] >> 1 & 7 {
+        1 => 8u64,
+        2 => 12,
+        4 => 16,
+        5 => 20,
+        6 => 24,
+        7 => 32,
+        _ => return None,
+    };
+    // Least and greatest samples of a frame, both bounds of the format; no frame sizes, no count, no checksum.
+    let mut info = vec![0, 16, 0xff, 0xff, 0, 0, 0, 0, 0, 0];
+    let shape = u64::from(rate) << 44 | (channels as u64 - 1) << 41 | (bits - 1) << 36;
+    info.extend(shape.to_be_bytes());
+    info.resize(34, 0);
+    Some(info)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stream_information_of_a_frame() {
+        let info = stream_info(&[0xff, 0xf8, 0x35, 0x08, 0], 16_000, 1).unwrap();
+        assert_eq!(info.len(), 34);
+        assert_eq!(info[10..18], [0x03, 0xe8, 0x00, 0xf0, 0, 0, 0, 0], "16 kHz, 1 channel, 16 bits");
+        for (frame, rate, channels) in [
+            (&[0xff, 0xfa, 0, 8][..], 16_000, 1),
+            (&[0xff, 0xf8, 0, 8], 16_000, 9),
+            (&[0xff, 0xf8], 1, 1),
+            (&[0xff, 0xf8, 0, 6], 1, 1),
+        ] {
+            assert_eq!(stream_info(frame, rate, channels), None);
+        }
+    }
+}
