@@ -25,6 +25,7 @@ pub mod elementwise;
 pub mod embedding;
 mod error;
 pub mod gemm;
+pub mod im2col;
 pub mod lstm;
 pub mod positions;
 pub mod rows;

@@ -6,13 +6,16 @@
 mod cut;
 mod epilogue;
 mod packed;
+mod patches;
 mod worker;
 
 pub use epilogue::{Activation, Epilogue, Residual};
 pub(crate) use packed::Columns;
 pub use packed::PackedMatrix;
+pub use patches::{Patches, convolve};
 
 use cut::{Claims, Cut};
+use patches::Left;
 use worker::{Worker, WorkerKernel};
 
 use crate::buffer::{SharedMut, with_scratch};
@@ -46,7 +49,7 @@ pub fn linear(
         kernel: "linear",
         m,
         k: weights.k,
-        x,
+        left: Left::Dense(x),
         columns: weights.columns,
         source: Source::Packed(weights),
         epilogue: *epilogue,
@@ -79,7 +82,8 @@ pub fn matmul(
         Rhs::Nk => Source::Nk(b),
         Rhs::Kn => Source::Kn(b),
     };
-    Product { kernel: "matmul", m, k, x: a, columns, source, epilogue: *epilogue }.run(cpu, cpu.isa(), out)
+    let left = Left::Dense(a);
+    Product { kernel: "matmul", m, k, left, columns, source, epilogue: *epilogue }.run(cpu, cpu.isa(), out)
 }
 
 /// Where the right operand's panels come from.
@@ -95,7 +99,7 @@ struct Product<'a> {
     kernel: &'static str,
     m: usize,
     k: usize,
-    x: &'a [f32],
+    left: Left<'a>,
     columns: Columns,
     source: Source<'a>,
     epilogue: Epilogue<'a>,
@@ -109,7 +113,9 @@ impl Product<'_> {
 
     fn check(&self, out: &[f32]) -> Result<()> {
         let kernel = self.kernel;
-        check::length(kernel, "x", "[M, K]", &[self.m, self.k], self.x.len())?;
+        if let Left::Dense(x) = self.left {
+            check::length(kernel, "x", "[M, K]", &[self.m, self.k], x.len())?;
+        }
         check::length(kernel, "out", "[M, N]", &[self.m, self.width()], out.len())?;
         if let Some(bias) = self.epilogue.bias {
             check::length(kernel, "bias", "[N]", &[self.columns.n], bias.len())?;

@@ -70,12 +70,12 @@ impl Worker<'_> {
     /// Copies the rows of a block: `[K block][row][TILE_STRIDE]`.
     #[inline(always)]
     fn copy_rows(&self, rows: Rows, to: &mut [f32]) {
-        let (k, x) = (self.product.k, self.product.x);
+        let k = self.product.k;
         for k0 in (0..k).step_by(TILE_K) {
             let kc = TILE_K.min(k - k0);
             let to = &mut to[k0 / TILE_K * rows.count * TILE_STRIDE..];
             for (r, to) in to.chunks_mut(TILE_STRIDE).enumerate().take(rows.count) {
-                to[..kc].copy_from_slice(&x[(rows.start + r) * k + k0..][..kc]);
+                self.product.left.copy(rows.start + r, k, k0, &mut to[..kc]);
             }
         }
     }
