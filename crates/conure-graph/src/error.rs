@@ -55,6 +55,14 @@ pub enum GraphError {
         /// The names there are.
         known: String,
     },
+    /// There is no pass of this name.
+    #[error("there is no pass {name:?}; there are: {known}")]
+    UnknownPass {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
     /// An input was not given to a run.
     #[error("the input {name:?} was not given")]
     MissingInput {

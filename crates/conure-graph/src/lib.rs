@@ -19,6 +19,7 @@ mod liveness;
 mod observe;
 mod partial;
 mod place;
+pub mod passes;
 mod plan;
 mod reference;
 mod session;
@@ -33,6 +34,7 @@ pub use graph::{Commit, Def, Graph, Node, NodeOp, StateDef, TileTime, Value, Val
 pub use observe::{Observer, StepDone};
 pub use partial::Partial;
 pub use place::{Placed, PlacedPiece, Placement, Refusal};
+pub use passes::Passes;
 pub use plan::Plan;
 pub use reference::{run_reference, run_reference_from};
 pub use session::{Program, RunOutputs, Session};

@@ -7,6 +7,7 @@ use crate::error::GraphError;
 use crate::graph::{Graph, ValueId};
 use crate::observe::{Observer, Watch};
 use crate::place::{Placed, place};
+use crate::passes::Passes;
 use crate::plan::{Plan, Slot, plan};
 use crate::states::States;
 use conure_device::arena::AlignedBytes;
@@ -38,10 +39,18 @@ pub struct Program {
 }
 
 impl Program {
-    /// A program of `graph`.
+    /// A program of `graph` as it is.
     pub fn new(graph: Graph) -> Arc<Program> {
         let on_cpu = Arc::new(Placed::on_cpu(graph));
         Arc::new(Program { on_cpu, placed: Mutex::new(Vec::new()), plans: Mutex::new(Vec::new()) })
+    }
+
+    /// A program of `graph` after `passes`.
+    ///
+    /// # Errors
+    /// As [`Passes::run`].
+    pub fn with_passes(graph: Graph, passes: &Passes) -> Result<Arc<Program>, GraphError> {
+        Ok(Program::new(passes.run(graph)?))
     }
 
     /// Its graph.

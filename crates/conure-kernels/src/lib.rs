@@ -27,6 +27,7 @@ mod error;
 pub mod gemm;
 pub mod im2col;
 pub mod lstm;
+pub mod matmul;
 pub mod positions;
 pub mod rows;
 pub mod threads;

@@ -1,0 +1,97 @@
+//! Rewrites of graphs: one file each, in a fixed order, each of which can be left out by its name.
+//!
+//! A pass takes a graph and gives one that computes the same, faster. It leaves alone what it is not sure of, and keeps every
+//! value that carries a name: what can be captured without passes can be captured with them. `docs/passes.md` says how to
+//! add one.
+
+mod merge_moves;
+mod rewrite;
+
+pub use merge_moves::MergeMoves;
+pub use rewrite::Rewriter;
+
+use crate::error::GraphError;
+use crate::graph::{Graph, NodeOp, TileTime};
+use std::fmt;
+use std::sync::Arc;
+
+/// A rewrite of graphs.
+pub trait Pass: fmt::Debug + Send + Sync {
+    /// Its name, which is that of its file: `--without-pass NAME` leaves it out.
+    fn name(&self) -> &'static str;
+
+    /// A graph that computes what `graph` computes. Bodies of [`TileTime`] are graphs of their own: [`apply`] visits them.
+    ///
+    /// # Errors
+    /// A rewritten part that does not fit: a fault of the pass.
+    fn run(&self, graph: Graph) -> Result<Graph, GraphError>;
+}
+
+/// Every pass that a program runs by default, in order.
+const ALL: [&dyn Pass; 1] = [&MergeMoves];
+
+/// Which passes are to run: all, or all but some.
+#[derive(Clone, Debug)]
+pub struct Passes {
+    enabled: Vec<&'static dyn Pass>,
+}
+
+impl Default for Passes {
+    fn default() -> Passes {
+        Passes { enabled: ALL.to_vec() }
+    }
+}
+
+impl Passes {
+    /// None: the graph as the model built it.
+    pub fn none() -> Passes {
+        Passes { enabled: Vec::new() }
+    }
+
+    /// All but those of these names.
+    ///
+    /// # Errors
+    /// [`GraphError::UnknownPass`] with the names there are.
+    pub fn without<S: AsRef<str>>(names: &[S]) -> Result<Passes, GraphError> {
+        for name in names.iter().map(AsRef::as_ref) {
+            if !Passes::names().any(|n| n == name) {
+                let known = Passes::names().collect::<Vec<_>>().join(", ");
+                return Err(GraphError::UnknownPass { name: name.to_owned(), known });
+            }
+        }
+        let kept = |p: &&dyn Pass| names.iter().all(|n| n.as_ref() != p.name());
+        Ok(Passes { enabled: ALL.iter().copied().filter(kept).collect() })
+    }
+
+    /// The names of all passes, in the order in which they run.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        ALL.iter().map(|p| p.name())
+    }
+
+    /// The names of those that run.
+    pub fn enabled(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.enabled.iter().map(|p| p.name())
+    }
+
+    /// The graph after these passes.
+    ///
+    /// # Errors
+    /// As [`Pass::run`].
+    pub fn run(&self, graph: Graph) -> Result<Graph, GraphError> {
+        self.enabled.iter().try_fold(graph, |g, pass| apply(*pass, g))
+    }
+}
+
+/// Runs one pass on a graph and on the bodies of its tiled nodes.
+///
+/// # Errors
+/// As [`Pass::run`].
+pub fn apply(pass: &dyn Pass, mut graph: Graph) -> Result<Graph, GraphError> {
+    for node in &mut graph.nodes {
+        if let NodeOp::TileTime(tile) = &node.op {
+            let body = apply(pass, tile.body.clone())?;
+            node.op = NodeOp::TileTime(Arc::new(TileTime { body, ..tile.as_ref().clone() }));
+        }
+    }
+    pass.run(graph)
+}
