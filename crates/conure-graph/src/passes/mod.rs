@@ -4,9 +4,14 @@
 //! value that carries a name: what can be captured without passes can be captured with them. `docs/passes.md` says how to
 //! add one.
 
+mod fuse_conv;
 mod merge_moves;
+mod moves;
 mod rewrite;
+#[cfg(test)]
+pub(crate) mod testing;
 
+pub use fuse_conv::FuseConv;
 pub use merge_moves::MergeMoves;
 pub use rewrite::Rewriter;
 
@@ -28,7 +33,7 @@ pub trait Pass: fmt::Debug + Send + Sync {
 }
 
 /// Every pass that a program runs by default, in order.
-const ALL: [&dyn Pass; 1] = [&MergeMoves];
+const ALL: [&dyn Pass; 2] = [&FuseConv, &MergeMoves];
 
 /// Which passes are to run: all, or all but some.
 #[derive(Clone, Debug)]

@@ -42,7 +42,7 @@ impl<'g> Rewriter<'g> {
         let read = graph.nodes.iter().flat_map(|n| &n.inputs).copied();
         let kept = graph.names.values().copied().chain(graph.wanted(&[]));
         read.chain(kept).for_each(|v| reads[v.index()] += 1);
-        let mut new = Graph::empty(graph.weights.clone());
+        let new = Graph::empty(graph.weights.clone());
         let map = vec![None; graph.values.len()];
         let mut r = Rewriter { old: graph, reads, new, map };
         for (i, value) in graph.values.iter().enumerate() {
@@ -142,9 +142,19 @@ impl<'g> Rewriter<'g> {
 
     /// Whether an old value is read exactly once, has no name and is no output.
     pub fn only_use(&self, v: ValueId) -> bool {
-        self.reads[v.index()] == 1
-            && !self.old.names.values().any(|&n| n == v)
-            && !self.old.wanted(&[]).contains(&v)
+        self.reads[v.index()] == 1 && self.unnamed(v)
+    }
+
+    /// Whether an old value has no name and is no output, however often it is read.
+    pub fn unnamed(&self, v: ValueId) -> bool {
+        !self.old.names.values().any(|&n| n == v) && !self.old.wanted(&[]).contains(&v)
+    }
+
+    /// Whether an old value, or a view of it, has a name or is an output.
+    pub fn seen_outside(&self, v: ValueId) -> bool {
+        let views = self.old.nodes.iter().filter(|n| n.inputs.first() == Some(&v));
+        let mut views = views.filter(|n| matches!(&n.op, NodeOp::Op(op) if op.is_view()));
+        !self.unnamed(v) || views.any(|n| n.outputs.iter().any(|&o| self.seen_outside(o)))
     }
 
     /// The one node that reads an old value that [`Rewriter::only_use`] holds for.
@@ -234,9 +244,10 @@ impl<'g> Rewriter<'g> {
         inputs: &[ValueId],
         path: &str,
     ) -> Result<SmallVec<[ValueId; 2]>, GraphError> {
-        let types: SmallVec<[&ValueType; 8]> = inputs.iter().map(|&v| self.new_ty(v)).collect();
-        let inferred =
-            op.infer(&types).map_err(|source| GraphError::Op { path: path.to_owned(), source })?;
+        let inferred = {
+            let types: SmallVec<[&ValueType; 8]> = inputs.iter().map(|&v| self.new_ty(v)).collect();
+            op.infer(&types).map_err(|source| GraphError::Op { path: path.to_owned(), source })?
+        };
         Ok(self.node(NodeOp::Op(op), SmallVec::from_slice(inputs), inferred, path))
     }
 

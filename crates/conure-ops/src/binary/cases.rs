@@ -4,6 +4,16 @@ use super::{Binary, BinaryKind};
 use crate::cases::{Case, Fill, Input, Tolerance};
 use conure_tensor::DType;
 
+/// Right sides with axes of 1 where the left has longer ones.
+const SPREAD: [(&[usize], &[usize]); 6] = [
+    (&[2, 3, 5, 7], &[3, 1, 1]),
+    (&[2, 3, 17], &[2, 3, 1]),
+    (&[2, 3, 17], &[2, 1, 17]),
+    (&[2, 3, 17], &[2, 1, 1]),
+    (&[2, 1, 33], &[1, 1, 33]),
+    (&[3, 4, 2, 5], &[3, 1, 2, 1]),
+];
+
 /// The cases.
 pub fn cases() -> Vec<Case> {
     let shapes: [(&[usize], usize); 9] = [
@@ -21,6 +31,13 @@ pub fn cases() -> Vec<Case> {
     for kind in BinaryKind::ALL {
         for (shape, axes) in shapes {
             let right = &shape[shape.len() - axes..];
+            let name = format!("{} {shape:?} {right:?}", kind.name());
+            let case = Case::new(name.clone(), Binary { kind }).with(Input::f32(shape));
+            cases.push(case.clone().with(Input::f32(right)).within(Tolerance::ROUNDED));
+            let stored = Input::weight(DType::F16, right).filled(Fill::Uniform(0.5, 2.0));
+            cases.push(Case { name: format!("{name} f16"), ..case }.with(stored).within(Tolerance::ROUNDED));
+        }
+        for (shape, right) in SPREAD {
             let name = format!("{} {shape:?} {right:?}", kind.name());
             let case = Case::new(name.clone(), Binary { kind }).with(Input::f32(shape));
             cases.push(case.clone().with(Input::f32(right)).within(Tolerance::ROUNDED));

@@ -4,7 +4,7 @@ use crate::count::elements;
 use crate::infer::{Inputs, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
 use crate::values::{read, write};
-use conure_tensor::{TensorMut, TensorView};
+use conure_tensor::{Dim, TensorMut, TensorView};
 use std::any::Any;
 
 pub mod cases;
@@ -53,11 +53,25 @@ impl BinaryKind {
 /// A function of two tensors, element by element.
 ///
 /// Inputs: `a [...]` f32; `b` f32 of the same shape, or of the last axes of it only, and then used for every
-/// index of the others (`[D]` onto `[B, T, D]`). Output: the shape of `a`.
+/// index of the others (`[D]` onto `[B, T, D]`); an axis of b that is 1 long is repeated too (`[C, 1, 1]` onto
+/// `[N, C, H, W]`). Output: the shape of `a`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Binary {
     /// Which function.
     pub kind: BinaryKind,
+}
+
+/// Which element of b, of shape `b`, meets element `i` of a, of shape `a`.
+fn repeated(a: &[usize], b: &[usize], mut i: usize) -> usize {
+    let (mut at, mut stride) = (0, 1);
+    for (&length, &own) in a.iter().rev().zip(b.iter().rev()) {
+        if own != 1 {
+            at += i % length * stride;
+        }
+        i /= length;
+        stride *= own;
+    }
+    at
 }
 
 impl Op for Binary {
@@ -77,15 +91,22 @@ impl Op for Binary {
             return Err(ins.wrong(1, format!("{a} or its last axes")));
         }
         for ((axis, l), (_, r)) in a.iter().rev().zip(b.iter().rev()) {
-            ins.same(axis, l, r)?;
+            if *r != Dim::from(1) {
+                ins.same(axis, l, r)?;
+            }
         }
         Ok(one(a.clone()))
     }
 
     fn reference(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), OpError> {
         let (a, b) = (read(NAME, inputs, 0)?, read(NAME, inputs, 1)?);
-        let repeated = b.data.iter().cycle();
-        write(NAME, outputs, 0, a.data.iter().zip(repeated).map(|(&x, &y)| self.kind.apply(x, y)))
+        let shape = a.shape.clone();
+        let out = a
+            .data
+            .iter()
+            .enumerate()
+            .map(|(i, &x)| self.kind.apply(x, b.data[repeated(&shape, &b.shape, i)]));
+        write(NAME, outputs, 0, out)
     }
 
     fn flops(&self, _inputs: &[&[usize]], outputs: &[&[usize]]) -> f64 {

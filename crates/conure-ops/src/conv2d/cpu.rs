@@ -1,4 +1,5 @@
-//! `conv2d` on the CPU: a product where the kernel is one tap, else a direct convolution.
+//! `conv2d` on the CPU: a product where the kernel is one tap, a product of gathered patches where channels mix, and a direct
+//! convolution where they do not or there is but one.
 
 use super::{Conv2d, NAME};
 use crate::activation::Activation;
@@ -8,12 +9,30 @@ use crate::kernel::{
     refused, rows, small_if, small_key, taps,
 };
 use crate::op::{CpuCall, CpuInput, CpuOp, OpError, Packed, ValueType};
+use crate::values::decode;
 use conure_kernels::conv2d::{Axis, Conv2d as Kernel};
-use conure_kernels::gemm::{self, Epilogue, PackedMatrix};
+use conure_kernels::gemm::{self, Epilogue, PackedMatrix, Patches};
 use conure_kernels::{Cpu, elementwise};
-use conure_tensor::TensorView;
+use conure_tensor::{DType, TensorView};
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// The key of a weight whose rows are patches: `[O, kT kF C]`, packed for products.
+const PATCHES: &str = "patches";
+
+/// A weight packed so, with its taps.
+struct PatchWeights {
+    matrix: PackedMatrix,
+    taps: [usize; 2],
+}
 
 impl Conv2d {
+    /// Whether it is computed as a product of patches. A single input channel gives patches too short to pay, and groups that
+    /// see only each other are not one product.
+    fn is_of_patches(&self, group_channels: Option<usize>) -> bool {
+        self.groups == 1 && group_channels.is_some_and(|c| c > 1)
+    }
+
     /// Whether each output sees one position only, so that this is a product.
     fn is_product(&self, taps: [Option<usize>; 2]) -> bool {
         taps == [Some(1); 2] && self.stride == [1, 1] && self.pad == [0; 4] && self.groups == 1
@@ -53,6 +72,28 @@ impl Conv2d {
         Ok(if fused.is_some() { Activation::None } else { self.activation })
     }
 
+    /// The convolution as a product of patches.
+    fn gather(&self, call: &mut CpuCall<'_, '_>, w: &PatchWeights) -> Result<Activation, OpError> {
+        let x = call.tensor(NAME, 0)?;
+        let shape = x.shape();
+        let patches = Patches {
+            x: x.as_slice::<f32>()?,
+            batch: dim(shape, 0),
+            frames: dim(shape, 1),
+            bins: dim(shape, 2),
+            channels: dim(shape, 3),
+            time: self.axis(0, w.taps[0]),
+            freq: self.axis(1, w.taps[1]),
+        };
+        let bias = small_if(self.bias, call, NAME, 2)?;
+        let fused = fused(self.activation);
+        let activation = fused.unwrap_or(gemm::Activation::None);
+        let epilogue = Epilogue { bias, activation, ..Epilogue::default() };
+        let out = out_f32(NAME, call.outputs, 0)?;
+        gemm::convolve(call.cpu, &patches, &w.matrix, &epilogue, out).map_err(refused(NAME))?;
+        Ok(if fused.is_some() { Activation::None } else { self.activation })
+    }
+
     fn convolve(&self, call: &mut CpuCall<'_, '_>) -> Result<Activation, OpError> {
         let x = call.tensor(NAME, 0)?;
         let (shape, x) = (x.shape(), x.as_slice::<f32>()?);
@@ -89,6 +130,7 @@ impl CpuOp for Conv2d {
         let taps = [2, 3].map(|i| infer::dim(&weight.shape, i).as_constant());
         match input {
             1 if self.is_product(taps) => Some(MATRIX),
+            1 if self.is_of_patches(infer::dim(&weight.shape, 1).as_constant()) => Some(PATCHES),
             1 => Some(TAPS_MAJOR),
             2 => small_key(weight),
             _ => None,
@@ -100,6 +142,7 @@ impl CpuOp for Conv2d {
             1 if self.is_product([2, 3].map(|i| Some(dim(weight.shape(), i)))) => {
                 pack_matrix(NAME, cpu, weight, false)
             }
+            1 if self.is_of_patches(weight.shape().get(1).copied()) => pack_patches(cpu, weight),
             1 => pack_taps(NAME, weight),
             _ => pack_small(NAME, weight),
         }
@@ -109,9 +152,14 @@ impl CpuOp for Conv2d {
         if call.outputs.first_mut().is_some_and(|o| o.bytes_mut().is_empty()) {
             return Ok(());
         }
-        let rest = match self.product(call)? {
-            Some(w) => self.multiply(call, w)?,
-            None => self.convolve(call)?,
+        let gathered = match call.inputs.get(1) {
+            Some(CpuInput::Packed(p)) => p.downcast_ref::<PatchWeights>(),
+            _ => None,
+        };
+        let rest = match (gathered, self.product(call)?) {
+            (Some(w), _) => self.gather(call, w)?,
+            (_, Some(w)) => self.multiply(call, w)?,
+            (None, None) => self.convolve(call)?,
         };
         match function(rest) {
             Some(f) => elementwise::unary_in_place(call.cpu, f, out_f32(NAME, call.outputs, 0)?)
@@ -119,4 +167,26 @@ impl CpuOp for Conv2d {
             None => Ok(()),
         }
     }
+}
+
+/// A weight `[O, C, kT, kF]` as the rows `[O, kT kF C]` of a packed matrix, in its own type where that has no blocks.
+fn pack_patches(cpu: &Cpu, weight: &TensorView<'_>) -> Result<Packed, OpError> {
+    let shape = weight.shape();
+    let [o, c, kt, kf] = [0, 1, 2, 3].map(|i| dim(shape, i));
+    let taps = kt * kf;
+    let (dtype, stored) = if weight.dtype().is_quantised() {
+        let decoded = decode(NAME, weight)?;
+        (DType::F32, Cow::Owned(bytemuck::cast_slice::<f32, u8>(&decoded).to_vec()))
+    } else {
+        (weight.dtype(), Cow::Borrowed(weight.bytes()))
+    };
+    let size = dtype.block_bytes();
+    let mut rows = vec![0u8; stored.len()];
+    for (i, to) in rows.chunks_exact_mut(size).enumerate() {
+        let (out, tap, channel) = (i / (taps * c), i / c % taps, i % c);
+        let from = ((out * c + channel) * taps + tap) * size;
+        to.copy_from_slice(&stored[from..from + size]);
+    }
+    let matrix = PackedMatrix::new(cpu, dtype, &rows, o, taps * c).map_err(refused(NAME))?;
+    Ok(Arc::new(PatchWeights { matrix, taps: [kt, kf] }))
 }

@@ -82,9 +82,7 @@ impl Op for Im2col {
                 Shape::new([first, rows, (Axis::K, patch)])
             }
             3 => return Err(ins.attribute("an input [N, C, L] has one axis of positions: [K, 1], no more")),
-            4 => {
-                Shape::new([first, rows, (x.axis(3), self.positions(1, dim(x, 3))), (Axis::K, patch)])
-            }
+            4 => Shape::new([first, rows, (x.axis(3), self.positions(1, dim(x, 3))), (Axis::K, patch)]),
             _ => return Err(ins.wrong(0, "f32 [N, C, H, W] or [N, C, L]")),
         };
         Ok(Outputs::from_iter([ValueType::new(self.dtype, shape)]))
