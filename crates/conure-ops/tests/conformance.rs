@@ -270,12 +270,13 @@ fn every_kernel_agrees_with_its_reference() {
 /// An op says what it costs, unless it only moves data.
 #[test]
 fn every_op_that_computes_counts_its_operations() {
-    const MOVERS: [&str; 9] = [
+    const MOVERS: [&str; 10] = [
         "broadcast",
         "cast",
         "concat",
         "conv_length",
         "embedding",
+        "im2col",
         "mask_time",
         "reshape",
         "slice",

@@ -13,7 +13,7 @@ use crate::transducer::TransducerSession;
 use crate::worker::{Encoded, Worker};
 use conure_audio::log_mel::{Features, LogMel};
 use conure_gguf::GgufFile;
-use conure_graph::{Device, Observer};
+use conure_graph::{Device, Observer, Passes};
 use conure_kernels::Cpu;
 use conure_models::{Attention, Parakeet};
 use conure_tensor::{Bindings, Symbol, Tensor, TensorView};
@@ -61,8 +61,9 @@ impl Recogniser {
         name: &str,
         device: Device,
         cpu: Arc<Cpu>,
+        passes: &Passes,
     ) -> Result<Recogniser, SpeechError> {
-        let model = Parakeet::load(file.clone(), name)?;
+        let model = Parakeet::load_with(file.clone(), name, passes)?;
         let log_mel = log_mel(&file, name, &model)?;
         let vocabulary = Vocabulary::new(model.config().pieces.iter().map(String::as_str));
         Ok(Recogniser {

@@ -11,7 +11,7 @@ mod model;
 
 pub use audio::{AudioOptions, AudioSource, Recording, Samples};
 pub use conure_audio::decode::DecodeOptions;
-pub use conure_graph::{DeviceInfo, devices};
+pub use conure_graph::{DeviceInfo, Passes, devices};
 pub use conure_speech::result::{Segment, TokenInfo, Transcript, Word};
 pub use conure_speech::{Decoder, OnProgress, Progress, RecogniseOptions, Stage, TranscribeOptions, format};
 pub use conure_tensor::{DType, Tensor};

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::info::ModelInfo;
 use conure_device::map::MappedFile;
 use conure_gguf::GgufFile;
-use conure_graph::Registry;
+use conure_graph::{Passes, Registry};
 use conure_kernels::Cpu;
 use conure_speech::result::Transcript;
 use conure_speech::{RecogniseOptions, Recogniser, SpeechError, TranscribeOptions, shift};
@@ -23,6 +23,8 @@ pub struct LoadOptions {
     pub threads: Option<usize>,
     /// Whether the file is read into memory instead of mapped: for files on a network share that may go away.
     pub no_mmap: bool,
+    /// Rewrites of the model's graphs: all of them by default. Results are the same within rounding.
+    pub passes: Passes,
 }
 
 /// A speech-recognition model, ready to transcribe.
@@ -89,7 +91,7 @@ impl SpeechModel {
         let cpu = Cpu::detect(options.threads.map(|n| n.min(most.max(1)))).map_err(SpeechError::from)?;
         let cpu = Arc::new(cpu);
         let file = Arc::new(file);
-        let recogniser = Recogniser::load(file.clone(), name, device, cpu)?;
+        let recogniser = Recogniser::load(file.clone(), name, device, cpu, &options.passes)?;
         let decoders = recogniser.heads().iter().map(|h| h.name().to_owned()).collect();
         let info = ModelInfo::new(&file, name, recogniser.model().config(), decoders);
         Ok(SpeechModel { recogniser, info })

@@ -6,7 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use conure::{Decoder, LoadOptions, RecogniseOptions, Samples, SpeechModel, TranscribeOptions};
+use conure::{Decoder, LoadOptions, Passes, RecogniseOptions, Samples, SpeechModel, TranscribeOptions};
 use conure_convert::{ConvertOptions, TargetType, convert};
 use conure_tensor::{Bindings, Symbol, TensorView};
 use safetensors::SafeTensors;
@@ -31,18 +31,24 @@ struct Oracle {
 }
 
 fn oracle(name: &str) -> Oracle {
+    oracle_with(name, &Passes::default())
+}
+
+/// As [`oracle`], with these rewrites of the models' graphs.
+fn oracle_with(name: &str, passes: &Passes) -> Oracle {
+    let load = LoadOptions { passes: passes.clone(), ..Default::default() };
     let folder = tempfile::tempdir().unwrap();
     let ours = folder.path().join("ours.gguf");
     let options = ConvertOptions { dtype: TargetType::F32, ..Default::default() };
     convert(&data(&format!("oracle/{name}.nemo")), &ours, &options).unwrap();
-    let mut models = vec![("ours", SpeechModel::load(&ours).unwrap())];
+    let mut models = vec![("ours", SpeechModel::load_with(&ours, &load).unwrap())];
     // The same on a device that takes about half of the nodes, which ones differs by model: the cuts change nothing.
     let device = format!("partial:random:{}", name.bytes().map(u64::from).sum::<u64>());
-    let cut = LoadOptions { device: Some(device), ..Default::default() };
+    let cut = LoadOptions { device: Some(device), ..load.clone() };
     models.push(("ours, cut at random", SpeechModel::load_with(&ours, &cut).unwrap()));
     let peer = data(&format!("oracle/{name}.gguf"));
     if peer.exists() {
-        models.push(("peer", SpeechModel::load(peer).unwrap()));
+        models.push(("peer", SpeechModel::load_with(peer, &load).unwrap()));
     }
     let read = |ending: &str| std::fs::read(data(&format!("oracle/{name}.{ending}"))).unwrap();
     let json = serde_json::from_slice(&read("json")).unwrap();
@@ -98,7 +104,10 @@ fn capture(model: &SpeechModel, samples: &[f32], names: &[&str]) -> Vec<conure::
 
 /// Every stage of the clip, and the batch's encoder outputs item by item.
 fn check_tensors(name: &str, layers: usize) {
-    let oracle = oracle(name);
+    check_tensors_of(&oracle(name), name, layers);
+}
+
+fn check_tensors_of(oracle: &Oracle, name: &str, layers: usize) {
     let speech = speech();
     for (origin, model) in &oracle.models {
         if *origin == "peer" && name == "ctc80_local" {
@@ -125,13 +134,13 @@ fn check_tensors(name: &str, layers: usize) {
         let names: Vec<&str> = stages.iter().map(|s| s.0).collect();
         for (found, (stage, name_of, first, tolerance)) in capture(model, &speech, &names).iter().zip(&stages)
         {
-            let expected = golden(&oracle, name_of, 0, *first);
+            let expected = golden(oracle, name_of, 0, *first);
             assert_rows(&format!("{name} {origin} {stage}"), found, &expected, *tolerance);
         }
         if has("batch.encoder_out") {
             for (i, clip) in batch(&speech).iter().enumerate() {
                 let found = &capture(model, clip, &["encoder"])[0];
-                let expected = golden(&oracle, "batch.encoder_out", i, true);
+                let expected = golden(oracle, "batch.encoder_out", i, true);
                 assert_rows(&format!("{name} {origin} batch {i}"), found, &expected, LAYERS);
             }
         }
@@ -231,7 +240,10 @@ fn heads(model: &SpeechModel) -> Vec<(Decoder, &'static str)> {
 
 /// Tokens, frames, durations, text and words: the clip, the batch alone and together, a minute, and a short clip.
 fn check_hypotheses(name: &str) {
-    let oracle = oracle(name);
+    check_hypotheses_of(&oracle(name), name);
+}
+
+fn check_hypotheses_of(oracle: &Oracle, name: &str) {
     let speech = speech();
     let clips = batch(&speech);
     let minute = tiled(&speech, 960_000);
@@ -326,6 +338,20 @@ fn hypotheses_stream_eou128() {
 #[test]
 fn hypotheses_ctc80_local() {
     check_hypotheses("ctc80_local");
+}
+
+/// The same without any rewrite of the graphs, and without one of them at a time.
+#[test]
+fn parity_does_not_depend_on_passes() {
+    let none = Passes::none();
+    for (name, layers) in [("ctc80", 2), ("stream_eou128", 3), ("ctc80_local", 2)] {
+        check_tensors_of(&oracle_with(name, &none), name, layers);
+    }
+    check_hypotheses_of(&oracle_with("tdt128", &none), "tdt128");
+    for pass in Passes::names() {
+        let passes = Passes::without(&[pass]).unwrap();
+        check_tensors_of(&oracle_with("hybrid_tdt80", &passes), &format!("hybrid_tdt80 without {pass}"), 3);
+    }
 }
 
 /// Local attention asked for at run time: NeMo's after `change_attention_model`.

@@ -5,6 +5,7 @@ pub mod values;
 
 pub use transcribe::{DecoderArg, ProgressArg, TranscribeArgs, is_stdin};
 
+use crate::failure::Failure;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -46,7 +47,7 @@ pub enum Command {
 }
 
 /// Which model, and what it runs on.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Compute")]
 pub struct ComputeArgs {
     /// Threads to compute with [default: as many as the process may use]
@@ -56,6 +57,21 @@ pub struct ComputeArgs {
     /// Device to compute on: `auto`, or a name that `conure devices` lists [env: CONURE_DEVICE, PARAKEET_DEVICE]
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
+
+    /// Leave out a rewrite of the model's graph, or `all` of them; may be given several times. To find faults: results are
+    /// the same, only slower
+    #[arg(long, value_name = "NAME")]
+    pub without_pass: Vec<String>,
+}
+
+impl ComputeArgs {
+    /// The rewrites to run.
+    ///
+    /// # Errors
+    /// A name that no pass has.
+    pub fn passes(&self) -> Result<conure::Passes, Failure> {
+        conure::Passes::without(&self.without_pass).map_err(|e| Failure::usage(e.to_string()))
+    }
 }
 
 /// Element type of the weights of a converted model.

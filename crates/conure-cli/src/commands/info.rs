@@ -11,7 +11,8 @@ use conure::{EncoderInfo, ModelInfo, TransducerInfo};
 /// # Errors
 /// If it cannot be loaded, or standard output not be written.
 pub fn run(args: &InfoArgs) -> Result<(), Failure> {
-    let one_thread = ComputeArgs { threads: Some(1), device: Some("cpu".to_owned()) };
+    let one_thread =
+        ComputeArgs { threads: Some(1), device: Some("cpu".to_owned()), ..ComputeArgs::default() };
     let model = model::load(args.model.as_deref(), &one_thread)?;
     let text = if args.json {
         let mut json = serde_json::to_string_pretty(model.info())

@@ -19,8 +19,12 @@ pub fn is_embedded(path: Option<&Path>) -> bool {
 /// # Errors
 /// Why it cannot be used.
 pub fn load(path: Option<&Path>, compute: &ComputeArgs) -> Result<SpeechModel, Failure> {
-    let options =
-        LoadOptions { device: compute.device.clone(), threads: compute.threads, ..LoadOptions::default() };
+    let options = LoadOptions {
+        device: compute.device.clone(),
+        threads: compute.threads,
+        passes: compute.passes()?,
+        ..LoadOptions::default()
+    };
     let path = path.filter(|p| !is_embedded(Some(p)));
     let loaded = match path {
         Some(path) => SpeechModel::load_with(path, &options),

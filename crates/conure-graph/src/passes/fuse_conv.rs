@@ -641,7 +641,7 @@ mod tests {
         ];
         for (form, twist) in cases {
             let (graph, inputs) = build(form, twist);
-            let fused = Passes::default().run(graph.clone()).unwrap();
+            let fused = FuseConv.run(graph.clone()).unwrap();
             assert_eq!(count(&fused, "conv2d"), 0, "{twist:?}");
             assert_eq!(count(&fused, "im2col"), 1, "{twist:?}");
             check(&format!("{twist:?}"), &graph, &fused, &Bindings::new(), &inputs, 1e-12);
@@ -649,7 +649,7 @@ mod tests {
         // A convolution, but what is added is not its bias.
         for twist in [Twist::BiasAlongWidth, Twist::BiasComputed] {
             let (graph, inputs) = build(square, twist);
-            let fused = Passes::default().run(graph.clone()).unwrap();
+            let fused = FuseConv.run(graph.clone()).unwrap();
             assert_eq!((count(&fused, "conv2d"), count(&fused, "binary")), (1, 1), "{twist:?}");
             check(&format!("{twist:?}"), &graph, &fused, &Bindings::new(), &inputs, 1e-12);
         }

@@ -4,14 +4,22 @@
 //! value that carries a name: what can be captured without passes can be captured with them. `docs/passes.md` says how to
 //! add one.
 
+mod fold_batch_norm;
+mod fold_constants;
+mod fuse_bias_activation;
 mod fuse_conv;
+mod fuse_glu;
 mod merge_moves;
 mod moves;
 mod rewrite;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub use fold_batch_norm::FoldBatchNorm;
+pub use fold_constants::FoldConstants;
+pub use fuse_bias_activation::FuseBiasActivation;
 pub use fuse_conv::FuseConv;
+pub use fuse_glu::FuseGlu;
 pub use merge_moves::MergeMoves;
 pub use rewrite::Rewriter;
 
@@ -33,7 +41,8 @@ pub trait Pass: fmt::Debug + Send + Sync {
 }
 
 /// Every pass that a program runs by default, in order.
-const ALL: [&dyn Pass; 2] = [&FuseConv, &MergeMoves];
+const ALL: [&dyn Pass; 6] =
+    [&FoldConstants, &FuseConv, &MergeMoves, &FoldBatchNorm, &FuseGlu, &FuseBiasActivation];
 
 /// Which passes are to run: all, or all but some.
 #[derive(Clone, Debug)]
@@ -53,11 +62,14 @@ impl Passes {
         Passes { enabled: Vec::new() }
     }
 
-    /// All but those of these names.
+    /// All but those of these names; `all` means every one.
     ///
     /// # Errors
     /// [`GraphError::UnknownPass`] with the names there are.
     pub fn without<S: AsRef<str>>(names: &[S]) -> Result<Passes, GraphError> {
+        if names.iter().any(|n| n.as_ref() == "all") {
+            return Ok(Passes::none());
+        }
         for name in names.iter().map(AsRef::as_ref) {
             if !Passes::names().any(|n| n == name) {
                 let known = Passes::names().collect::<Vec<_>>().join(", ");
@@ -99,4 +111,25 @@ pub fn apply(pass: &dyn Pass, mut graph: Graph) -> Result<Graph, GraphError> {
         }
     }
     pass.run(graph)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passes_are_left_out_by_name() {
+        let names: Vec<&str> = Passes::names().collect();
+        assert_eq!(Passes::default().enabled().collect::<Vec<_>>(), names);
+        assert_eq!(Passes::none().enabled().count(), 0);
+        assert_eq!(Passes::without(&["all"]).unwrap().enabled().count(), 0);
+        let some = Passes::without(&["fuse_glu"]).unwrap();
+        assert_eq!(some.enabled().count(), names.len() - 1);
+        assert!(some.enabled().all(|n| n != "fuse_glu"));
+        let error = Passes::without(&["fuse_everything"]).unwrap_err().to_string();
+        assert!(
+            error.starts_with("there is no pass \"fuse_everything\"; there are: fold_constants, "),
+            "{error}"
+        );
+    }
 }

@@ -30,6 +30,7 @@ pub(super) struct Moves {
 
 /// A move to make.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant)] // at most three, and not for long
 pub(super) enum Move {
     Reshape(Shape),
     Transpose(Vec<usize>),

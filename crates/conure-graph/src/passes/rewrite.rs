@@ -3,7 +3,7 @@
 use crate::error::GraphError;
 use crate::graph::{Def, Graph, Node, NodeOp, Value, ValueId};
 use conure_ops::{Op, ValueType};
-use conure_tensor::{Shape, Tensor};
+use conure_tensor::{Bindings, Shape, Tensor, TensorView, quant};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -42,7 +42,8 @@ impl<'g> Rewriter<'g> {
         let read = graph.nodes.iter().flat_map(|n| &n.inputs).copied();
         let kept = graph.names.values().copied().chain(graph.wanted(&[]));
         read.chain(kept).for_each(|v| reads[v.index()] += 1);
-        let new = Graph::empty(graph.weights.clone());
+        let mut new = Graph::empty(graph.weights.clone());
+        new.states = graph.states.clone();
         let map = vec![None; graph.values.len()];
         let mut r = Rewriter { old: graph, reads, new, map };
         for (i, value) in graph.values.iter().enumerate() {
@@ -167,6 +168,18 @@ impl<'g> Rewriter<'g> {
         matches!(self.old.values[v.index()].def, Def::Weight(_) | Def::Constant(_))
     }
 
+    /// The numbers of an old weight or constant; `None` of a computed value.
+    ///
+    /// # Errors
+    /// Bytes that are not what the type says.
+    pub fn stored_values(&self, v: ValueId) -> Result<Option<Vec<f32>>, GraphError> {
+        let Some(view) = stored(self.old, v)? else { return Ok(None) };
+        let mut out = vec![0.0; view.elements()];
+        quant::decode(view.dtype(), view.bytes(), &mut out)
+            .map_err(|e| self.fault(format!("a weight of {}: {e}", self.old_ty(v))))?;
+        Ok(Some(out))
+    }
+
     /// Type of an old value.
     pub fn old_ty(&self, v: ValueId) -> &'g ValueType {
         &self.old.values[v.index()].ty
@@ -191,6 +204,19 @@ impl<'g> Rewriter<'g> {
         &self.new.values[v.index()].ty
     }
 
+    /// Whether a new value is a weight or a constant.
+    pub fn is_new_static(&self, v: ValueId) -> bool {
+        matches!(self.new.values[v.index()].def, Def::Weight(_) | Def::Constant(_))
+    }
+
+    /// The bytes of a new weight or constant; `None` of a computed value.
+    ///
+    /// # Errors
+    /// Bytes that are not what the type says.
+    pub fn new_stored(&self, v: ValueId) -> Result<Option<TensorView<'_>>, GraphError> {
+        stored(&self.new, v)
+    }
+
     /// A fixed tensor.
     pub fn constant(&mut self, tensor: Tensor) -> ValueId {
         let ty = ValueType::new(tensor.dtype(), Shape::fixed(tensor.shape()));
@@ -202,12 +228,20 @@ impl<'g> Rewriter<'g> {
     /// # Errors
     /// [`GraphError::Build`] if `old` is neither, or has another number of elements.
     pub fn reshaped_weight(&mut self, old: ValueId, shape: &[usize]) -> Result<ValueId, GraphError> {
-        let value = &self.old.values[old.index()];
-        let shape_new = Shape::fixed(shape);
-        if value.ty.shape.elements() != shape_new.elements() {
-            return Err(self.fault(format!("{} does not become {shape_new}", value.ty)));
+        self.reshaped(self.new_of(old)?, shape)
+    }
+
+    /// As [`Rewriter::reshaped_weight`], of a new weight or constant.
+    ///
+    /// # Errors
+    /// As [`Rewriter::reshaped_weight`].
+    pub fn reshaped(&mut self, v: ValueId, shape: &[usize]) -> Result<ValueId, GraphError> {
+        let value = &self.new.values[v.index()];
+        let lengths = Shape::fixed(shape);
+        if value.ty.shape.elements() != lengths.elements() {
+            return Err(self.fault(format!("{} does not become {lengths}", value.ty)));
         }
-        let ty = ValueType::new(value.ty.dtype, shape_new);
+        let ty = ValueType::new(value.ty.dtype, lengths);
         let def = match &value.def {
             Def::Weight(index) => Def::Weight(*index),
             Def::Constant(t) => {
@@ -219,7 +253,8 @@ impl<'g> Rewriter<'g> {
             }
             _ => return Err(self.fault("a weight was expected, found a computed value")),
         };
-        Ok(self.push(Value { ty, name: value.name.clone(), def }))
+        let name = value.name.clone();
+        Ok(self.push(Value { ty, name, def }))
     }
 
     /// Applies an op of one output to new values.
@@ -232,6 +267,16 @@ impl<'g> Rewriter<'g> {
             [one] => Ok(*one),
             many => Err(self.fault(format!("an op with {} outputs at {path}", many.len()))),
         }
+    }
+
+    /// Applies an op of one output to the inputs of old node `index`, under its path.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub fn apply_like(&mut self, index: usize, op: impl Op) -> Result<ValueId, GraphError> {
+        let node = &self.old.nodes[index];
+        let inputs = node.inputs.iter().map(|&v| self.new_of(v)).collect::<Result<Vec<_>, _>>()?;
+        self.apply(op, &inputs, &node.path)
     }
 
     /// Applies an op to new values.
@@ -280,8 +325,28 @@ impl<'g> Rewriter<'g> {
             let new = self.new_of(*old)?;
             self.new.outputs.push((name.clone(), new));
         }
+        for commit in &self.old.commits {
+            let value = self.new_of(commit.value())?;
+            self.new.commits.push(commit.with(commit.state(), value));
+        }
         self.new.names = names;
         Ok(compact(self.new))
+    }
+}
+
+/// The bytes of a weight or constant of fixed lengths.
+fn stored(graph: &Graph, v: ValueId) -> Result<Option<TensorView<'_>>, GraphError> {
+    let value = &graph.values[v.index()];
+    match &value.def {
+        Def::Constant(t) => Ok(Some(t.view())),
+        Def::Weight(index) => {
+            let Ok(dims) = value.ty.shape.eval(&Bindings::new()) else { return Ok(None) };
+            let path = value.name.clone().unwrap_or_default();
+            TensorView::new(value.ty.dtype, &dims, graph.weights.bytes(*index))
+                .map(Some)
+                .map_err(|source| GraphError::Tensor { path, source })
+        }
+        _ => Ok(None),
     }
 }
 
@@ -327,6 +392,8 @@ fn compact(graph: Graph) -> Graph {
     }
     out.inputs = graph.inputs.into_iter().map(id).collect();
     out.outputs = graph.outputs.into_iter().map(|(n, v)| (n, id(v))).collect();
+    out.states = graph.states;
+    out.commits = graph.commits.iter().map(|c| c.with(c.state(), id(c.value()))).collect();
     out.names = graph.names.into_iter().map(|(n, v)| (n, id(v))).collect();
     out
 }

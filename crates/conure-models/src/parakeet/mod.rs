@@ -16,7 +16,7 @@ use crate::error::ModelError;
 use crate::layers::{linear, linear_then};
 use crate::source::GgufWeights;
 use conure_gguf::GgufFile;
-use conure_graph::{Graph, GraphBuilder, GraphError, Program, ValueId, Weights};
+use conure_graph::{Graph, GraphBuilder, GraphError, Passes, Program, ValueId, Weights};
 use conure_ops::{
     Activation, AttentionMask, Binary, BinaryKind, Broadcast, Concat, Embedding, LogSoftmax, LstmCell,
     RelPosEncoding, Scale, Unary, ValueType,
@@ -39,6 +39,7 @@ pub enum Attention {
 pub struct Parakeet {
     config: ParakeetConfig,
     weights: Arc<Weights>,
+    passes: Passes,
     encoders: Mutex<Vec<(Attention, Arc<Program>)>>,
     predictor: Option<Arc<Program>>,
     joint: Option<Arc<Program>>,
@@ -51,6 +52,14 @@ impl Parakeet {
     /// # Errors
     /// Keys or tensors that are missing or do not fit, by name.
     pub fn load(file: Arc<GgufFile>, origin: &str) -> Result<Parakeet, ModelError> {
+        Parakeet::load_with(file, origin, &Passes::default())
+    }
+
+    /// As [`Parakeet::load`], with these rewrites of its graphs.
+    ///
+    /// # Errors
+    /// As [`Parakeet::load`].
+    pub fn load_with(file: Arc<GgufFile>, origin: &str, passes: &Passes) -> Result<Parakeet, ModelError> {
         let config = ParakeetConfig::read(&file, origin)?;
         if config.transducer.is_none() && config.ctc_head.is_none() {
             return Err(ModelError::NoSuchPart {
@@ -60,12 +69,13 @@ impl Parakeet {
             });
         }
         let weights = Weights::new(Arc::new(GgufWeights::new(file, origin)));
-        let encoder = Program::new(encoder(&config, &weights, config.mask)?);
+        let program = |graph: Graph| Program::with_passes(graph, passes);
+        let encoder = program(encoder(&config, &weights, config.mask)?)?;
         let transducer = config.transducer.as_ref();
-        let predictor = transducer.map(|t| predictor(&config, t, &weights)).transpose()?.map(Program::new);
-        let joint = transducer.map(|t| joint(&config, t, &weights)).transpose()?.map(Program::new);
+        let predictor = transducer.map(|t| program(predictor(&config, t, &weights)?)).transpose()?;
+        let joint = transducer.map(|t| program(joint(&config, t, &weights)?)).transpose()?;
         let encoders = Mutex::new(vec![(Attention::Model, encoder)]);
-        Ok(Parakeet { config, weights, encoders, predictor, joint })
+        Ok(Parakeet { config, weights, passes: passes.clone(), encoders, predictor, joint })
     }
 
     /// Its sizes and kinds.
@@ -91,7 +101,7 @@ impl Parakeet {
             Attention::Model => self.config.mask,
             Attention::Local(window) => AttentionMask::Banded { left: window, right: window },
         };
-        let program = Program::new(encoder(&self.config, &self.weights, mask)?);
+        let program = Program::with_passes(encoder(&self.config, &self.weights, mask)?, &self.passes)?;
         encoders.push((attention, program.clone()));
         Ok(program)
     }

@@ -1,5 +1,6 @@
 //! `matmul`: the product of two computed matrices, or of many.
 
+use crate::count::{dims, elements};
 use crate::infer::{Inputs, dim, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
 use crate::values::{output, read, write};
@@ -105,6 +106,10 @@ impl Op for MatMul {
             }
         }
         write(NAME, outputs, 0, out)
+    }
+
+    fn flops(&self, inputs: &[&[usize]], outputs: &[&[usize]]) -> f64 {
+        2.0 * elements(outputs, 0) * dims(inputs, 0).last().copied().unwrap_or(0) as f64
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
