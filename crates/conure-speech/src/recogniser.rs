@@ -52,7 +52,7 @@ pub struct Recogniser {
 }
 
 impl Recogniser {
-    /// The speech model in `file`, which messages call `name`.
+    /// The speech model in `file`, which messages call `name`, its graphs rewritten by `passes`.
     ///
     /// # Errors
     /// Keys or tensors that are missing or do not fit, by name.
