@@ -1,5 +1,6 @@
 //! What an op is: a meaning, a shape rule, a slow reference that defines it, and a kernel per device.
 
+use crate::decompose::Decomposition;
 use conure_kernels::Cpu;
 use conure_tensor::{Axis, DType, Dim, Shape, TensorError, TensorMut, TensorView};
 use smallvec::SmallVec;
@@ -139,6 +140,14 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
     /// 0 for an op that only moves data.
     fn flops(&self, _inputs: &[&[usize]], _outputs: &[&[usize]]) -> f64 {
         0.0
+    }
+
+    /// The same in simpler ops, for a device that lacks this one; `None` if there is no simpler way, or not for these types.
+    ///
+    /// # Errors
+    /// A step that does not fit: a fault of the op's own code.
+    fn decompose(&self, _inputs: &[&ValueType]) -> Result<Option<Decomposition>, OpError> {
+        Ok(None)
     }
 
     /// Its CPU side, if it has one.

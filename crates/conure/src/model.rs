@@ -91,7 +91,8 @@ impl SpeechModel {
         let cpu = Cpu::detect(options.threads.map(|n| n.min(most.max(1)))).map_err(SpeechError::from)?;
         let cpu = Arc::new(cpu);
         let file = Arc::new(file);
-        let recogniser = Recogniser::load(file.clone(), name, device, cpu, &options.passes)?;
+        let passes = options.passes.for_device(&device);
+        let recogniser = Recogniser::load(file.clone(), name, device, cpu, &passes)?;
         let decoders = recogniser.heads().iter().map(|h| h.name().to_owned()).collect();
         let info = ModelInfo::new(&file, name, recogniser.model().config(), decoders);
         Ok(SpeechModel { recogniser, info })

@@ -1,6 +1,5 @@
 //! A linear layer or a convolution takes in the bias and the function that follow it.
 
-use super::fuse_conv::activation;
 use super::{Pass, Rewriter};
 use crate::error::GraphError;
 use crate::graph::{Graph, ValueId};
@@ -46,7 +45,7 @@ impl End {
         let mut end = End { bias: None, activation: Activation::None, at: index };
         let mut input = None;
         if let Some(unary) = r.op::<Unary>(end.at) {
-            end.activation = activation(unary.kind)?;
+            end.activation = unary.kind.activation()?;
             let v = *r.old_node(end.at).inputs.first()?;
             input = Some(v);
             if let Some((n, _)) = r.inner::<Binary>(v) {

@@ -7,7 +7,7 @@ use crate::error::GraphError;
 use crate::graph::{Graph, ValueId};
 use conure_ops::{
     Activation, Binary, BinaryKind, Cast, Conv2d, Im2col, Linear, MatMul, Op, Reshape, Transpose, Unary,
-    UnaryKind, ValueType,
+    ValueType,
 };
 use conure_tensor::{Axis, Dim, Shape};
 use std::collections::HashMap;
@@ -335,7 +335,7 @@ fn follow(r: &Rewriter<'_>, found: &mut Found, out: ValueId) {
             }
             found.bias = Some(bias);
         } else if let (Some(unary), true) = (r.op::<Unary>(index), plain) {
-            let Some(activation) = activation(unary.kind) else { return };
+            let Some(activation) = unary.kind.activation() else { return };
             found.conv.activation = activation;
         } else {
             return;
@@ -358,17 +358,6 @@ fn is_bias(r: &Rewriter<'_>, found: &Found, bias: ValueId) -> bool {
     let channels: Vec<usize> =
         (0..found.moves.atoms.len()).filter(|&a| found.moves.atoms[a].axis == 3).collect();
     atoms == channels
-}
-
-/// A function that a convolution can end with.
-pub(super) fn activation(kind: UnaryKind) -> Option<Activation> {
-    match kind {
-        UnaryKind::Relu => Some(Activation::Relu),
-        UnaryKind::Silu => Some(Activation::Silu),
-        UnaryKind::Sigmoid => Some(Activation::Sigmoid),
-        UnaryKind::Tanh => Some(Activation::Tanh),
-        _ => None,
-    }
 }
 
 /// Whether the convolution takes these types and gives as many positions as im2col did.
@@ -399,6 +388,7 @@ mod tests {
     use super::*;
     use crate::passes::testing::{check, count, noise};
     use crate::{GraphBuilder, MemoryWeights, Passes, Weights};
+    use conure_ops::UnaryKind;
     use conure_tensor::{Bindings, DType};
     use std::sync::Arc;
 

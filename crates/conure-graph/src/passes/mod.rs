@@ -4,25 +4,32 @@
 //! value that carries a name: what can be captured without passes can be captured with them. `docs/passes.md` says how to
 //! add one.
 
+mod decompose;
 mod fold_batch_norm;
 mod fold_constants;
+mod fuse_attention;
 mod fuse_bias_activation;
 mod fuse_conv;
 mod fuse_glu;
+mod lower_conv;
 mod merge_moves;
 mod moves;
 mod rewrite;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub use decompose::Decompose;
 pub use fold_batch_norm::FoldBatchNorm;
 pub use fold_constants::FoldConstants;
+pub use fuse_attention::FuseAttention;
 pub use fuse_bias_activation::FuseBiasActivation;
 pub use fuse_conv::FuseConv;
 pub use fuse_glu::FuseGlu;
+pub use lower_conv::LowerConv;
 pub use merge_moves::MergeMoves;
 pub use rewrite::Rewriter;
 
+use crate::device::Device;
 use crate::error::GraphError;
 use crate::graph::{Graph, NodeOp, TileTime};
 use std::fmt;
@@ -40,26 +47,38 @@ pub trait Pass: fmt::Debug + Send + Sync {
     fn run(&self, graph: Graph) -> Result<Graph, GraphError>;
 }
 
-/// Every pass that a program runs by default, in order.
-const ALL: [&dyn Pass; 6] =
-    [&FoldConstants, &FuseConv, &MergeMoves, &FoldBatchNorm, &FuseGlu, &FuseBiasActivation];
+/// Every pass that a program runs by default, in order. [`Decompose`] follows, for a device that is not the CPU.
+const ALL: [&dyn Pass; 7] = [
+    &FoldConstants,
+    &FuseAttention,
+    &FuseConv,
+    &MergeMoves,
+    &FoldBatchNorm,
+    &FuseGlu,
+    &FuseBiasActivation,
+];
+
+/// The name of [`Decompose`].
+const DECOMPOSE: &str = "decompose";
 
 /// Which passes are to run: all, or all but some.
 #[derive(Clone, Debug)]
 pub struct Passes {
     enabled: Vec<&'static dyn Pass>,
+    decompose: bool,
+    device: Option<Device>,
 }
 
 impl Default for Passes {
     fn default() -> Passes {
-        Passes { enabled: ALL.to_vec() }
+        Passes { enabled: ALL.to_vec(), decompose: true, device: None }
     }
 }
 
 impl Passes {
     /// None: the graph as the model built it.
     pub fn none() -> Passes {
-        Passes { enabled: Vec::new() }
+        Passes { enabled: Vec::new(), decompose: false, device: None }
     }
 
     /// All but those of these names; `all` means every one.
@@ -76,18 +95,24 @@ impl Passes {
                 return Err(GraphError::UnknownPass { name: name.to_owned(), known });
             }
         }
-        let kept = |p: &&dyn Pass| names.iter().all(|n| n.as_ref() != p.name());
-        Ok(Passes { enabled: ALL.iter().copied().filter(kept).collect() })
+        let kept = |name: &str| names.iter().all(|n| n.as_ref() != name);
+        let enabled = ALL.iter().copied().filter(|p| kept(p.name())).collect();
+        Ok(Passes { enabled, decompose: kept(DECOMPOSE), device: None })
+    }
+
+    /// The same for graphs that `device` is to run: what it refuses is taken apart if it takes the parts.
+    pub fn for_device(&self, device: &Device) -> Passes {
+        Passes { device: Some(device.clone()), ..self.clone() }
     }
 
     /// The names of all passes, in the order in which they run.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        ALL.iter().map(|p| p.name())
+        ALL.iter().map(|p| p.name()).chain([DECOMPOSE])
     }
 
     /// The names of those that run.
     pub fn enabled(&self) -> impl Iterator<Item = &'static str> + '_ {
-        self.enabled.iter().map(|p| p.name())
+        self.enabled.iter().map(|p| p.name()).chain(self.decompose.then_some(DECOMPOSE))
     }
 
     /// The graph after these passes.
@@ -95,7 +120,13 @@ impl Passes {
     /// # Errors
     /// As [`Pass::run`].
     pub fn run(&self, graph: Graph) -> Result<Graph, GraphError> {
-        self.enabled.iter().try_fold(graph, |g, pass| apply(*pass, g))
+        let graph = self.enabled.iter().try_fold(graph, |g, pass| apply(*pass, g))?;
+        match &self.device {
+            Some(device) if self.decompose && device.backend().is_some() => {
+                apply(&Decompose::refused_by(device), graph)
+            }
+            _ => Ok(graph),
+        }
     }
 }
 

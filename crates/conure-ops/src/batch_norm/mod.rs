@@ -1,10 +1,13 @@
 //! `batch_norm`: every channel shifted and scaled by statistics of the training data.
 
+use crate::binary::{Binary, BinaryKind};
 use crate::count::elements;
+use crate::decompose::{Decomposition, Part};
 use crate::infer::{Inputs, dim, last, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::unary::{Unary, UnaryKind};
 use crate::values::{read, write};
-use conure_tensor::{Axis, TensorMut, TensorView};
+use conure_tensor::{Axis, DType, TensorMut, TensorView};
 use std::any::Any;
 
 pub mod cases;
@@ -53,6 +56,23 @@ impl Op for BatchNorm {
 
     fn flops(&self, _inputs: &[&[usize]], outputs: &[&[usize]]) -> f64 {
         2.0 * elements(outputs, 0)
+    }
+
+    fn decompose(&self, inputs: &[&ValueType]) -> Result<Option<Decomposition>, OpError> {
+        let mut d = Decomposition::new(inputs);
+        let [x, gamma, beta, mean, var] = [0, 1, 2, 3, 4].map(Part::Input);
+        if d.ty(var)?.dtype != DType::F32 {
+            return Ok(None);
+        }
+        let eps = d.constant(&[1], &[self.eps])?;
+        let binary = |kind| Binary { kind };
+        let centred = d.apply(binary(BinaryKind::Sub), &[x, mean])?;
+        let var = d.apply(binary(BinaryKind::Add), &[var, eps])?;
+        let deviation = d.apply(Unary { kind: UnaryKind::Sqrt }, &[var])?;
+        let y = d.apply(binary(BinaryKind::Div), &[centred, deviation])?;
+        let y = d.apply(binary(BinaryKind::Mul), &[y, gamma])?;
+        let y = d.apply(binary(BinaryKind::Add), &[y, beta])?;
+        Ok(d.done(&[y]))
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {

@@ -1,11 +1,19 @@
 //! `conv2d`: convolution over time and frequency, channels last.
 
 use crate::activation::Activation;
+use crate::binary::{Binary, BinaryKind};
 use crate::count::{dims, elements};
+use crate::decompose::{Decomposition, Part, is_plain};
+use crate::im2col::Im2col;
 use crate::infer::{Inputs, conv_frames, dim, one};
+use crate::linear::Linear;
+use crate::matmul::MatMul;
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::reshape::Reshape;
+use crate::transpose::Transpose;
+use crate::unary::{Unary, UnaryKind};
 use crate::values::{output, read, write};
-use conure_tensor::{Axis, Dim, Shape, TensorMut, TensorView};
+use conure_tensor::{Axis, DType, Dim, Shape, TensorMut, TensorView};
 use std::any::Any;
 
 pub mod cases;
@@ -149,6 +157,57 @@ impl Op for Conv2d {
         // Per output element: a multiplication and an addition for each tap of each of its group's channels.
         let taps: f64 = w.iter().skip(1).map(|&d| d as f64).product();
         2.0 * out * taps
+    }
+
+    fn decompose(&self, inputs: &[&ValueType]) -> Result<Option<Decomposition>, OpError> {
+        let mut d = Decomposition::new(inputs);
+        let kernel = d.shape(Part::Input(1))?;
+        let fixed: Option<Vec<usize>> = kernel.iter().map(|(_, n)| n.as_constant()).collect();
+        let (Some(&[outs, per_group, kt, kf]), true) = (fixed.as_deref(), is_plain(inputs[1])) else {
+            return Ok(None);
+        };
+        let groups = self.groups;
+        let x = d.apply(Transpose { perm: vec![0, 3, 1, 2] }, &[Part::Input(0)])?; // [B, C, T, F]
+        let image = d.shape(x)?;
+        let batch = dim(&image, 0).clone();
+        // Groups are images of their own.
+        let single =
+            image.with(0, image.axis(0), &batch * &Dim::from(groups)).with(1, Axis::C, Dim::from(per_group));
+        let x = if groups == 1 { x } else { d.apply(Reshape { shape: single }, &[x])? };
+        let (stride, pad, dilation) = (self.stride, self.pad, self.dilation);
+        let im2col = Im2col { kernel: [kt, kf], stride, pad, dilation, dtype: DType::F32 };
+        let patches = d.apply(im2col, &[x])?; // [B G, T', F', C/G kT kF]
+        let width = per_group * kt * kf;
+        let positions = d.shape(patches)?;
+        let (t, f) = (dim(&positions, 1).clone(), dim(&positions, 2).clone());
+        let bias = self.bias.then_some(Part::Input(2));
+        if groups == 1 {
+            let w = d.apply(Reshape { shape: Shape::fixed(&[outs, width]) }, &[Part::Input(1)])?;
+            let linear = Linear { activation: self.activation, bias: self.bias, residual: None };
+            let operands: Vec<Part> = [patches, w].into_iter().chain(bias).collect();
+            let y = d.apply(linear, &operands)?;
+            return Ok(d.done(&[y]));
+        }
+        let rows = Shape::new([
+            (Axis::B, batch.clone()),
+            (Axis("G"), Dim::from(groups)),
+            (Axis::T, &t * &f),
+            (Axis::K, Dim::from(width)),
+        ]);
+        let rows = d.apply(Reshape { shape: rows }, &[patches])?;
+        let w = Shape::fixed(&[groups, outs / groups, width]);
+        let w = d.apply(Reshape { shape: w }, &[Part::Input(1)])?;
+        let y = d.apply(MatMul { transpose_b: true }, &[rows, w])?; // [B, G, T' F', O/G]
+        let y = d.apply(Transpose { perm: vec![0, 2, 1, 3] }, &[y])?;
+        let out = Shape::new([(Axis::B, batch), (Axis::T, t), (Axis::F, f), (Axis::C, Dim::from(outs))]);
+        let mut y = d.apply(Reshape { shape: out }, &[y])?;
+        if let Some(bias) = bias {
+            y = d.apply(Binary { kind: BinaryKind::Add }, &[y, bias])?;
+        }
+        if let Some(kind) = UnaryKind::of(self.activation) {
+            y = d.apply(Unary { kind }, &[y])?;
+        }
+        Ok(d.done(&[y]))
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {

@@ -1,9 +1,14 @@
 //! `depthwise_conv1d`: every channel convolved in time with its own kernel.
 
 use crate::activation::Activation;
+use crate::binary::{Binary, BinaryKind};
+use crate::conv2d::Conv2d;
 use crate::count::{dims, elements};
+use crate::decompose::{Decomposition, Part, is_plain};
 use crate::infer::{Inputs, conv_frames, dim, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::reshape::Reshape;
+use crate::unary::{Unary, UnaryKind};
 use crate::values::{output, read, write};
 use conure_tensor::{Axis, Dim, Shape, TensorMut, TensorView};
 use std::any::Any;
@@ -111,6 +116,48 @@ impl Op for DepthwiseConv1d {
     fn flops(&self, inputs: &[&[usize]], outputs: &[&[usize]]) -> f64 {
         let norm = if self.scale_shift { 2.0 } else { 0.0 };
         elements(outputs, 0) * (2.0 * dims(inputs, 1).last().map_or(1.0, |&k| k as f64) + norm)
+    }
+
+    fn decompose(&self, inputs: &[&ValueType]) -> Result<Option<Decomposition>, OpError> {
+        let mut d = Decomposition::new(inputs);
+        let (x, w) = (Part::Input(0), Part::Input(1));
+        let (frames, kernel) = (d.shape(x)?, d.shape(w)?);
+        let (Some(channels), true) = (dim(&frames, 2).as_constant(), is_plain(inputs[1])) else {
+            return Ok(None);
+        };
+        let pixel = (Axis::F, Dim::from(1));
+        let image = Shape::new([
+            (Axis::B, dim(&frames, 0).clone()),
+            (Axis::T, dim(&frames, 1).clone()),
+            pixel.clone(),
+            (Axis::C, Dim::from(channels)),
+        ]);
+        let x = d.apply(Reshape { shape: image }, &[x])?;
+        let taps = Shape::new(kernel.iter().map(|(a, n)| (a, n.clone())).chain([pixel]));
+        let w = d.apply(Reshape { shape: taps }, &[w])?;
+        let conv = Conv2d {
+            stride: [1, 1],
+            pad: [self.pad_before, self.pad_after, 0, 0],
+            dilation: [1, 1],
+            groups: channels,
+            activation: if self.scale_shift { Activation::None } else { self.activation },
+            bias: self.bias,
+        };
+        let mut operands = vec![x, w];
+        operands.extend(self.bias.then_some(Part::Input(2)));
+        let mut y = d.apply(conv, &operands)?;
+        if self.scale_shift {
+            let at = self.scale_at();
+            y = d.apply(Binary { kind: BinaryKind::Mul }, &[y, Part::Input(at)])?;
+            y = d.apply(Binary { kind: BinaryKind::Add }, &[y, Part::Input(at + 1)])?;
+            if let Some(kind) = UnaryKind::of(self.activation) {
+                y = d.apply(Unary { kind }, &[y])?;
+            }
+        }
+        let shape = d.shape(y)?;
+        let rows = Shape::new([0, 1, 3].map(|i| (shape.axis(i), dim(&shape, i).clone())));
+        let y = d.apply(Reshape { shape: rows }, &[y])?;
+        Ok(d.done(&[y]))
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {

@@ -1,9 +1,13 @@
 //! `glu`: the gated linear unit, half as wide as its input.
 
 use crate::activation::sigmoid;
+use crate::binary::{Binary, BinaryKind};
 use crate::count::elements;
+use crate::decompose::{Decomposition, Part};
 use crate::infer::{Inputs, dim, last, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::slice::Slice;
+use crate::unary::{Unary, UnaryKind};
 use crate::values::{read, write};
 use conure_tensor::{Dim, TensorMut, TensorView};
 use std::any::Any;
@@ -51,6 +55,19 @@ impl Op for Glu {
     fn flops(&self, _inputs: &[&[usize]], outputs: &[&[usize]]) -> f64 {
         // A sigmoid counts as one operation, like every function of one number.
         2.0 * elements(outputs, 0)
+    }
+
+    fn decompose(&self, inputs: &[&ValueType]) -> Result<Option<Decomposition>, OpError> {
+        let mut d = Decomposition::new(inputs);
+        let x = Part::Input(0);
+        let shape = d.shape(x)?;
+        let axis = last(&shape);
+        let Some(width) = dim(&shape, axis).as_constant() else { return Ok(None) };
+        let a = d.apply(Slice { axis, start: 0, end: Dim::from(width / 2) }, &[x])?;
+        let gate = d.apply(Slice { axis, start: width / 2, end: Dim::from(width) }, &[x])?;
+        let gate = d.apply(Unary { kind: UnaryKind::Sigmoid }, &[gate])?;
+        let y = d.apply(Binary { kind: BinaryKind::Mul }, &[a, gate])?;
+        Ok(d.done(&[y]))
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {

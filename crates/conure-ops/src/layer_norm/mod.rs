@@ -1,8 +1,13 @@
 //! `layer_norm`: every row brought to mean 0 and variance 1, then scaled and shifted.
 
+use crate::activation::Activation;
+use crate::binary::{Binary, BinaryKind};
 use crate::count::elements;
+use crate::decompose::{Decomposition, Part};
 use crate::infer::{Inputs, dim, last, one};
+use crate::linear::Linear;
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::unary::{Unary, UnaryKind};
 use crate::values::{read, write};
 use conure_tensor::{Axis, TensorMut, TensorView};
 use std::any::Any;
@@ -57,6 +62,28 @@ impl Op for LayerNorm {
     fn flops(&self, _inputs: &[&[usize]], outputs: &[&[usize]]) -> f64 {
         // Mean, variance (subtract, square, add), scale and shift.
         7.0 * elements(outputs, 0)
+    }
+
+    fn decompose(&self, inputs: &[&ValueType]) -> Result<Option<Decomposition>, OpError> {
+        let mut d = Decomposition::new(inputs);
+        let x = Part::Input(0);
+        let shape = d.shape(x)?;
+        let Some(width) = dim(&shape, last(&shape)).as_constant().filter(|&w| w > 0) else { return Ok(None) };
+        // A mean is a product with 1/D.
+        let each = d.constant(&[1, width], &vec![1.0 / width as f32; width])?;
+        let eps = d.constant(&[1], &[self.eps])?;
+        let mean_of = Linear { activation: Activation::None, bias: false, residual: None };
+        let binary = |kind| Binary { kind };
+        let mean = d.apply(mean_of.clone(), &[x, each])?; // [..., 1]
+        let centred = d.apply(binary(BinaryKind::Sub), &[x, mean])?;
+        let squares = d.apply(binary(BinaryKind::Mul), &[centred, centred])?;
+        let var = d.apply(mean_of, &[squares, each])?;
+        let var = d.apply(binary(BinaryKind::Add), &[var, eps])?;
+        let deviation = d.apply(Unary { kind: UnaryKind::Sqrt }, &[var])?;
+        let y = d.apply(binary(BinaryKind::Div), &[centred, deviation])?;
+        let y = d.apply(binary(BinaryKind::Mul), &[y, Part::Input(1)])?;
+        let y = d.apply(binary(BinaryKind::Add), &[y, Part::Input(2)])?;
+        Ok(d.done(&[y]))
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {

@@ -1,9 +1,14 @@
 //! `linear`: `out = residual + scale * activation(x W^T + bias)`.
 
 use crate::activation::{Activation, sigmoid};
+use crate::binary::{Binary, BinaryKind};
 use crate::count::{dims, elements};
+use crate::decompose::{Decomposition, Part};
+use crate::glu::Glu;
 use crate::infer::{Inputs, dim, last, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::scale::Scale;
+use crate::unary::{Unary, UnaryKind};
 use crate::values::{read, write};
 use conure_tensor::{Axis, Dim, TensorMut, TensorView};
 use std::any::Any;
@@ -112,6 +117,30 @@ impl Op for Linear {
 
     fn flops(&self, inputs: &[&[usize]], _outputs: &[&[usize]]) -> f64 {
         2.0 * elements(inputs, 0) * dims(inputs, 1).first().map_or(1.0, |&n| n as f64)
+    }
+
+    fn decompose(&self, inputs: &[&ValueType]) -> Result<Option<Decomposition>, OpError> {
+        if self.activation == Activation::None && self.residual.is_none() {
+            return Ok(None);
+        }
+        let mut d = Decomposition::new(inputs);
+        let plain = Linear { activation: Activation::None, bias: self.bias, residual: None };
+        let operands: Vec<Part> = (0..plain.inputs()).map(Part::Input).collect();
+        let mut y = d.apply(plain, &operands)?;
+        y = match self.activation {
+            Activation::Glu => d.apply(Glu, &[y])?,
+            other => match UnaryKind::of(other) {
+                Some(kind) => d.apply(Unary { kind }, &[y])?,
+                None => y,
+            },
+        };
+        if let (Some(factor), Some(at)) = (self.residual, self.residual_at()) {
+            if factor != 1.0 {
+                y = d.apply(Scale { factor }, &[y])?;
+            }
+            y = d.apply(Binary { kind: BinaryKind::Add }, &[Part::Input(at), y])?;
+        }
+        Ok(d.done(&[y]))
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {

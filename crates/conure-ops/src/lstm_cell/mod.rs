@@ -1,9 +1,15 @@
 //! `lstm_cell`: one step of one LSTM layer.
 
+use crate::activation::Activation;
 use crate::activation::sigmoid;
+use crate::binary::{Binary, BinaryKind};
 use crate::count::{dims, elements};
+use crate::decompose::{Decomposition, Part};
 use crate::infer::{Inputs, dim};
+use crate::linear::Linear;
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::slice::Slice;
+use crate::unary::{Unary, UnaryKind};
 use crate::values::{read, write};
 use conure_tensor::{Axis, Dim, TensorMut, TensorView};
 use std::any::Any;
@@ -78,6 +84,31 @@ impl Op for LstmCell {
         let batch = dims(inputs, 0).first().map_or(1.0, |&b| b as f64);
         // The products of both weights, and per hidden unit five functions and four products and sums.
         2.0 * batch * weights + 9.0 * elements(outputs, 0)
+    }
+
+    fn decompose(&self, inputs: &[&ValueType]) -> Result<Option<Decomposition>, OpError> {
+        let mut d = Decomposition::new(inputs);
+        let [x, h, c, w_ih, w_hh, b_ih, b_hh] = [0, 1, 2, 3, 4, 5, 6].map(Part::Input);
+        let Some(width) = dim(&d.shape(h)?, 1).as_constant() else { return Ok(None) };
+        let linear = |residual| Linear { activation: Activation::None, bias: true, residual };
+        let z = d.apply(linear(None), &[x, w_ih, b_ih])?; // [B, 4H]
+        let z = d.apply(linear(Some(1.0)), &[h, w_hh, b_hh, z])?;
+        let mut gate = |i: usize, kind| {
+            let end = Dim::from((i + 1) * width);
+            let z = d.apply(Slice { axis: 1, start: i * width, end }, &[z])?;
+            d.apply(Unary { kind }, &[z])
+        };
+        let input = gate(0, UnaryKind::Sigmoid)?;
+        let forget = gate(1, UnaryKind::Sigmoid)?;
+        let cell = gate(2, UnaryKind::Tanh)?;
+        let output = gate(3, UnaryKind::Sigmoid)?;
+        let product = Binary { kind: BinaryKind::Mul };
+        let kept = d.apply(product.clone(), &[forget, c])?;
+        let new = d.apply(product.clone(), &[input, cell])?;
+        let c = d.apply(Binary { kind: BinaryKind::Add }, &[kept, new])?;
+        let squashed = d.apply(Unary { kind: UnaryKind::Tanh }, &[c])?;
+        let h = d.apply(product, &[output, squashed])?;
+        Ok(d.done(&[h, c]))
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {

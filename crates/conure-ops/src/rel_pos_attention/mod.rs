@@ -1,10 +1,20 @@
 //! `rel_pos_attention`: multi-head attention that sees how far apart frames are.
 
+use crate::binary::{Binary, BinaryKind};
 use crate::count::dims;
-use crate::infer::{Inputs, dim, one};
+use crate::decompose::{Decomposition, Part, is_plain};
+use crate::infer::{Inputs, dim, last, one};
+use crate::mask_scores::MaskScores;
+use crate::mask_time::MaskTime;
+use crate::matmul::MatMul;
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::rel_shift::RelShift;
+use crate::reshape::Reshape;
+use crate::scale::Scale;
+use crate::softmax::Softmax;
+use crate::transpose::Transpose;
 use crate::values::{Values, ints, read, valid, write};
-use conure_tensor::{Axis, Dim, TensorMut, TensorView};
+use conure_tensor::{Axis, Dim, Shape, TensorMut, TensorView};
 use std::any::Any;
 
 pub mod cases;
@@ -74,7 +84,7 @@ impl AttentionMask {
         }
     }
 
-    fn attrs(self) -> Vec<(&'static str, Attr)> {
+    pub(crate) fn attrs(self) -> Vec<(&'static str, Attr)> {
         let int = |n: usize| Attr::Int(i64::try_from(n).unwrap_or(i64::MAX));
         match self {
             AttentionMask::Full => vec![("mask", Attr::Text("full"))],
@@ -194,6 +204,52 @@ impl Op for RelPosAttention {
         // Per pair of query and key and per channel: a product and a sum for keys, positions and values. The softmax: five
         // per pair and head.
         pairs * (6.0 * d as f64 + 5.0 * self.heads as f64)
+    }
+
+    fn decompose(&self, inputs: &[&ValueType]) -> Result<Option<Decomposition>, OpError> {
+        let mut d = Decomposition::new(inputs);
+        let [q, k, v, p, u, v_bias, lengths] = [0, 1, 2, 3, 4, 5, 6].map(Part::Input);
+        if !is_plain(inputs[4]) || !is_plain(inputs[5]) {
+            return Ok(None);
+        }
+        let frames = d.shape(q)?;
+        let (heads, width) = (Dim::from(self.heads), d.shape(u)?.get(1).cloned().unwrap_or(Dim::from(1)));
+        let v = d.apply(MaskTime, &[v, lengths])?; // no weight times NaN is NaN
+        let apart = |x: Part, d: &mut Decomposition| {
+            let shape = d.shape(x)?;
+            let at = last(&shape);
+            let axes = shape.iter().take(at).map(|(a, n)| (a, n.clone()));
+            let shape = Shape::new(axes.chain([(Axis::H, heads.clone()), (Axis::K, width.clone())]));
+            let x = d.apply(Reshape { shape }, &[x])?; // [..., T, H, K]
+            let perm = if at == 2 { vec![0, 2, 1, 3] } else { vec![1, 0, 2] };
+            d.apply(Transpose { perm }, &[x]) // [..., H, T, K]
+        };
+        let (q, k) = (apart(q, &mut d)?, apart(k, &mut d)?);
+        let (v, p) = (apart(v, &mut d)?, apart(p, &mut d)?);
+        let scores = |d: &mut Decomposition, bias: Part, keys: Part| {
+            let shape =
+                Shape::new([(Axis::H, heads.clone()), (Axis::ANY, Dim::from(1)), (Axis::K, width.clone())]);
+            let bias = d.apply(Reshape { shape }, &[bias])?; // [H, 1, K]
+            let query = d.apply(Binary { kind: BinaryKind::Add }, &[q, bias])?;
+            d.apply(MatMul { transpose_b: true }, &[query, keys])
+        };
+        let content = scores(&mut d, u, k)?; // [B, H, T, T]
+        let place = scores(&mut d, v_bias, p)?; // [B, H, T, P]
+        let left = match self.mask {
+            AttentionMask::Banded { left, .. } => Some(left),
+            _ => None,
+        };
+        let place = d.apply(RelShift { left }, &[place])?; // [B, H, T, T]
+        let sum = d.apply(Binary { kind: BinaryKind::Add }, &[content, place])?;
+        let size = width.as_constant().unwrap_or(1) as f32;
+        let sum = d.apply(Scale { factor: 1.0 / size.sqrt() }, &[sum])?;
+        let seen = d.apply(MaskScores { mask: self.mask }, &[sum, lengths])?;
+        let weights = d.apply(Softmax, &[seen])?;
+        let y = d.apply(MatMul { transpose_b: false }, &[weights, v])?; // [B, H, T, K]
+        let y = d.apply(Transpose { perm: vec![0, 2, 1, 3] }, &[y])?;
+        let y = d.apply(Reshape { shape: frames }, &[y])?; // [B, T, D]
+        let y = d.apply(MaskTime, &[y, lengths])?; // queries past the end saw nothing
+        Ok(d.done(&[y]))
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {

@@ -1,6 +1,6 @@
 //! `unary`: one function applied to every element.
 
-use crate::activation::{relu, sigmoid, silu};
+use crate::activation::{Activation, relu, sigmoid, silu};
 use crate::count::elements;
 use crate::infer::{Inputs, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
@@ -46,6 +46,22 @@ impl UnaryKind {
         UnaryKind::Neg,
         UnaryKind::Sqrt,
     ];
+
+    /// The function that an activation applies to every element; `None` of none and of a gated unit.
+    pub fn of(activation: Activation) -> Option<UnaryKind> {
+        match activation {
+            Activation::None | Activation::Glu => None,
+            Activation::Relu => Some(UnaryKind::Relu),
+            Activation::Silu => Some(UnaryKind::Silu),
+            Activation::Sigmoid => Some(UnaryKind::Sigmoid),
+            Activation::Tanh => Some(UnaryKind::Tanh),
+        }
+    }
+
+    /// The activation that does the same, if there is one.
+    pub fn activation(self) -> Option<Activation> {
+        Activation::ELEMENTWISE.into_iter().find(|&a| UnaryKind::of(a) == Some(self))
+    }
 
     /// Its name, as drawings show it.
     pub const fn name(self) -> &'static str {
