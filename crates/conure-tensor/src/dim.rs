@@ -108,7 +108,8 @@ pub enum DimError {
 enum Term {
     Symbol(Symbol),
     FloorDiv(Arc<Dim>, i64),
-    Product(Arc<Dim>, Arc<Dim>),
+    /// Two or more factors, sorted, none of them a product.
+    Product(Arc<[Term]>),
     Max(Arc<Dim>, Arc<Dim>),
 }
 
@@ -207,8 +208,13 @@ impl Dim {
                     .map(|v| v as i128)
                     .ok_or_else(|| DimError::Unbound { symbol: *s, expression: whole.to_string() })?,
                 Term::FloorDiv(a, d) => a.eval_wide(bindings, whole)?.div_euclid(i128::from(*d)),
-                Term::Product(a, b) => {
-                    a.eval_wide(bindings, whole)?.saturating_mul(b.eval_wide(bindings, whole)?)
+                Term::Product(factors) => {
+                    let mut product = 1i128;
+                    for factor in factors.iter() {
+                        product =
+                            product.saturating_mul(Dim::term(factor.clone()).eval_wide(bindings, whole)?);
+                    }
+                    product
                 }
                 Term::Max(a, b) => a.eval_wide(bindings, whole)?.max(b.eval_wide(bindings, whole)?),
             };
@@ -234,10 +240,6 @@ impl Dim {
             }
         }
         out
-    }
-
-    fn scaled(&self, factor: i64) -> Dim {
-        Dim { constant: 0, terms: SmallVec::new() }.add_scaled(self, factor)
     }
 }
 
@@ -270,14 +272,32 @@ impl Sub for &Dim {
 impl Mul for &Dim {
     type Output = Dim;
     fn mul(self, other: &Dim) -> Dim {
-        if self.terms.is_empty() {
-            return other.scaled(self.constant);
+        // Multiplied out, so that products that mean the same are equal: B (8 T) and 8 (B T), (T + 1) B and B T + B.
+        let constant = Dim { constant: self.constant.saturating_mul(other.constant), terms: SmallVec::new() };
+        let mut out = constant
+            .add_scaled(&Dim { constant: 0, terms: other.terms.clone() }, self.constant)
+            .add_scaled(&Dim { constant: 0, terms: self.terms.clone() }, other.constant);
+        for (a, n) in &self.terms {
+            for (b, m) in &other.terms {
+                out = out.add_scaled(&Dim::term(a.times(b)), n.saturating_mul(*m));
+            }
         }
-        if other.terms.is_empty() {
-            return self.scaled(other.constant);
+        out
+    }
+}
+
+impl Term {
+    fn factors(&self) -> &[Term] {
+        match self {
+            Term::Product(factors) => factors,
+            other => std::slice::from_ref(other),
         }
-        let (a, b) = if self < other { (self, other) } else { (other, self) };
-        Dim::term(Term::Product(Arc::new(a.clone()), Arc::new(b.clone())))
+    }
+
+    fn times(&self, other: &Term) -> Term {
+        let mut factors: Vec<Term> = self.factors().iter().chain(other.factors()).cloned().collect();
+        factors.sort();
+        Term::Product(factors.into())
     }
 }
 
@@ -286,7 +306,12 @@ impl fmt::Display for Term {
         match self {
             Term::Symbol(s) => f.write_str(s.name()),
             Term::FloorDiv(a, d) => write!(f, "floor(({a})/{d})"),
-            Term::Product(a, b) => write!(f, "({a})*({b})"),
+            Term::Product(factors) => {
+                for (i, factor) in factors.iter().enumerate() {
+                    write!(f, "{}{factor}", if i > 0 { "*" } else { "" })?;
+                }
+                Ok(())
+            }
             Term::Max(a, b) => write!(f, "max({a}, {b})"),
         }
     }
@@ -330,6 +355,19 @@ mod tests {
 
     const T: Symbol = Symbol::new("T");
     const B: Symbol = Symbol::new("B");
+
+    #[test]
+    fn products_that_mean_the_same_are_equal() {
+        let (t, b, eight) = (Dim::from(T), Dim::from(B), Dim::from(8));
+        assert_eq!(&b * &(&eight * &t), &eight * &(&b * &t));
+        assert_eq!(&t.plus(1) * &b, &(&b * &t) + &b);
+        assert_eq!(&(&t * &b) * &t, &t * &(&b * &t));
+        let halves = &half(&t) * &(&b * &Dim::from(2));
+        assert_eq!(halves, &(&half(&t) * &b) * &Dim::from(2));
+        let bound = Bindings::new().with(T, 9).with(B, 3);
+        assert_eq!((&t.plus(1) * &(&b * &t.plus(-4))).eval(&bound), Ok(10 * 3 * 5));
+        assert_eq!((&Dim::from(0) * &t).as_constant(), Some(0));
+    }
 
     fn half(d: &Dim) -> Dim {
         d.plus(-1).floor_div(2).plus(1)

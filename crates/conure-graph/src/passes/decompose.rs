@@ -4,8 +4,8 @@ use super::{Pass, Rewriter};
 use crate::device::Device;
 use crate::error::GraphError;
 use crate::graph::{Def, Graph, Node, NodeOp, Value, ValueId};
-use conure_ops::{Op, Part, ValueType};
-use conure_tensor::Shape;
+use conure_ops::{Op, Part, Reshape, ValueType};
+use conure_tensor::{Bindings, Shape};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -101,6 +101,14 @@ impl Pass for Decompose {
             for part in &parts.nodes {
                 let NodeOp::Op(op) = &part.op else { continue };
                 let inputs: Vec<ValueId> = part.inputs.iter().filter_map(|v| map[v.index()]).collect();
+                // A device must see a weight in it, whatever its shape.
+                if let (Some(reshape), &[x]) = (op.as_any().downcast_ref::<Reshape>(), inputs.as_slice())
+                    && r.is_new_static(x)
+                    && let Ok(shape) = reshape.shape.eval(&Bindings::new())
+                {
+                    map[part.outputs[0].index()] = Some(r.reshaped(x, &shape)?);
+                    continue;
+                }
                 let made = r.apply_all(op.clone(), &inputs, &node.path)?;
                 for (v, new) in part.outputs.iter().zip(made) {
                     map[v.index()] = Some(new);
@@ -130,7 +138,11 @@ impl Parts<'_> {
     }
 
     /// Adds the steps of an op; its outputs, or `None` if it has no steps or one is not accepted.
-    fn take_apart(&mut self, op: &Arc<dyn Op>, inputs: &[ValueId]) -> Result<Option<Vec<ValueId>>, GraphError> {
+    fn take_apart(
+        &mut self,
+        op: &Arc<dyn Op>,
+        inputs: &[ValueId],
+    ) -> Result<Option<Vec<ValueId>>, GraphError> {
         let fail = |source| GraphError::Op { path: self.path.to_owned(), source };
         let types: Vec<&ValueType> = inputs.iter().map(|v| &self.graph.values[v.index()].ty).collect();
         let Some(steps) = op.decompose(&types).map_err(fail)? else { return Ok(None) };
@@ -174,7 +186,8 @@ impl Parts<'_> {
             .map(|(i, ty)| self.push(Value { ty: ty.clone(), name: None, def: Def::Node(index, i) }))
             .collect();
         let (op, inputs) = (op.clone(), SmallVec::from_slice(inputs));
-        let node = Node { op: NodeOp::Op(op.clone()), inputs, outputs: outputs.clone(), path: self.path.to_owned() };
+        let node =
+            Node { op: NodeOp::Op(op.clone()), inputs, outputs: outputs.clone(), path: self.path.to_owned() };
         self.graph.nodes.push(node);
         // A view is never refused: it stays where its input is.
         let accepted = op.is_view()
@@ -195,7 +208,7 @@ mod tests {
     use crate::passes::{FuseAttention, LowerConv, Passes};
     use crate::{GraphBuilder, MemoryWeights, Partial, Weights};
     use conure_ops::{AttentionMask, Glu, LayerNorm, RelPosAttention};
-    use conure_tensor::{Axis, Bindings, DType, Dim, Symbol, Tensor};
+    use conure_tensor::{Axis, DType, Dim, Symbol, Tensor};
 
     const T: Symbol = Symbol::new("T");
 
@@ -253,7 +266,8 @@ mod tests {
         for mask in MASKS {
             for named in [false, true] {
                 let (graph, inputs) = attention(mask, named);
-                let apart = Decompose::ops(&["rel_pos_attention", "glu", "layer_norm"]).run(graph.clone()).unwrap();
+                let apart =
+                    Decompose::ops(&["rel_pos_attention", "glu", "layer_norm"]).run(graph.clone()).unwrap();
                 for op in ["rel_pos_attention", "glu", "layer_norm"] {
                     assert_eq!(count(&apart, op), 0, "{mask:?}");
                 }
@@ -300,7 +314,12 @@ mod tests {
             .with("depthwise", noise(3, &[6, 1, 5], DType::F32))
             .with("bias", noise(4, &[6], DType::F32));
         let mut g = GraphBuilder::new(Weights::new(Arc::new(weights)));
-        let shape = Shape::new([(Axis::B, 2.into()), (Axis::T, Dim::from(T)), (Axis::F, 9.into()), (Axis::C, 4.into())]);
+        let shape = Shape::new([
+            (Axis::B, 2.into()),
+            (Axis::T, Dim::from(T)),
+            (Axis::F, 9.into()),
+            (Axis::C, 4.into()),
+        ]);
         let x = g.input("x", ValueType::f32(shape));
         let conv = |groups, activation| Conv2d {
             stride: [2, 1],

@@ -192,9 +192,9 @@ impl Found {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::passes::testing::count;
-    use crate::passes::Decompose;
     use crate::graph::NodeOp;
+    use crate::passes::Decompose;
+    use crate::passes::testing::count;
     use crate::{GraphBuilder, MemoryWeights, Weights};
     use conure_tensor::{DType, Tensor};
     use std::sync::Arc;

@@ -48,15 +48,8 @@ pub trait Pass: fmt::Debug + Send + Sync {
 }
 
 /// Every pass that a program runs by default, in order. [`Decompose`] follows, for a device that is not the CPU.
-const ALL: [&dyn Pass; 7] = [
-    &FoldConstants,
-    &FuseAttention,
-    &FuseConv,
-    &MergeMoves,
-    &FoldBatchNorm,
-    &FuseGlu,
-    &FuseBiasActivation,
-];
+const ALL: [&dyn Pass; 7] =
+    [&FoldConstants, &FuseAttention, &FuseConv, &MergeMoves, &FoldBatchNorm, &FuseGlu, &FuseBiasActivation];
 
 /// The name of [`Decompose`].
 const DECOMPOSE: &str = "decompose";

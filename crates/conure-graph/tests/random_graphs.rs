@@ -1,0 +1,397 @@
+//! Random graphs of all ops, run in every way there is: by the references, planned as they are, with all passes, without one of
+//! them, taken apart, taken apart and put together again, and cut at random for another device. All must agree.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::{B, T, cpu, noise};
+use conure_graph::passes::{Decompose, LowerConv, apply};
+use conure_graph::{
+    Device, Graph, GraphBuilder, MemoryWeights, Partial, Passes, Program, Session, ValueId, Weights,
+    run_reference,
+};
+use conure_ops::{
+    Activation, AttentionMask, BatchNorm, Binary, BinaryKind, Cast, Concat, Conv2d, DepthwiseConv1d, Glu,
+    Im2col, LayerNorm, Linear, MaskTime, MatMul, RelPosAttention, Reshape, Scale, Slice, Softmax, Transpose,
+    Unary, UnaryKind, ValueType,
+};
+use conure_tensor::{Axis, Bindings, DType, Dim, Shape, Tensor, TensorView, quant};
+use proptest::prelude::*;
+use std::sync::Arc;
+
+/// Widths of rows.
+const WIDTHS: [usize; 3] = [4, 8, 12];
+
+/// Weights of every shape that a random graph may ask for.
+fn weights() -> Arc<Weights> {
+    let mut all = MemoryWeights::new();
+    let mut seed = 0;
+    let mut next = |shape: &[usize], size: f32, half: bool| {
+        seed += 1;
+        let mut t = noise(seed, shape);
+        let values: Vec<f32> = t.as_slice::<f32>().unwrap().iter().map(|v| v * size).collect();
+        if half {
+            t = Tensor::zeros(DType::F16, shape).unwrap();
+            quant::encode(DType::F16, &values, t.view_mut().bytes_mut()).unwrap();
+            return t;
+        }
+        Tensor::from_slice(shape, &values).unwrap()
+    };
+    for d in WIDTHS {
+        for n in WIDTHS.into_iter().chain(WIDTHS.map(|w| 2 * w)) {
+            all = all.with(&format!("linear.{n}.{d}"), next(&[n, d], 1.5 / (d as f32).sqrt(), n == 8));
+        }
+        for taps in [1, 3, 5] {
+            all = all.with(&format!("depthwise.{d}.{taps}"), next(&[d, 1, taps], 0.6, taps == 5));
+        }
+        for o in WIDTHS {
+            all = all.with(&format!("conv.{o}.{d}"), next(&[o, d, 3, 1], 0.5, o == 4));
+        }
+        all = all.with(&format!("grouped.{d}"), next(&[d, d / 2, 3, 1], 0.5, false));
+        let positive: Vec<f32> = (0..d).map(|i| 0.5 + i as f32 / 9.0).collect();
+        all = all.with(&format!("var.{d}"), Tensor::from_slice(&[d], &positive).unwrap());
+        for i in 0..4 {
+            all = all.with(&format!("vector.{d}.{i}"), next(&[d], 0.9, i == 3));
+        }
+        for heads in [1, 2, 4] {
+            all = all.with(&format!("bias.{heads}.{d}"), next(&[heads, d / heads], 0.9, heads == 2));
+        }
+    }
+    for n in WIDTHS.map(|w| 2 * w) {
+        all = all.with(&format!("vector.{n}.0"), next(&[n], 0.9, false));
+    }
+    Weights::new(Arc::new(all))
+}
+
+/// A graph that grows by random choices.
+struct Growing {
+    g: GraphBuilder,
+    /// Values `[B, T, D]` with their width.
+    rows: Vec<(ValueId, usize)>,
+    lengths: ValueId,
+    positions: [ValueId; 3],
+}
+
+fn shape(d: usize) -> Shape {
+    Shape::new([(Axis::B, Dim::from(B)), (Axis::T, Dim::from(T)), (Axis::D, Dim::from(d))])
+}
+
+const FUNCTIONS: [UnaryKind; 5] =
+    [UnaryKind::Relu, UnaryKind::Silu, UnaryKind::Sigmoid, UnaryKind::Tanh, UnaryKind::Neg];
+
+impl Growing {
+    fn new() -> Growing {
+        let mut g = GraphBuilder::new(weights());
+        let x = g.input("x", ValueType::f32(shape(8)));
+        let lengths = g.input("lengths", ValueType::new(DType::I32, Shape::new([(Axis::B, Dim::from(B))])));
+        let rows = (&Dim::from(T) * &Dim::from(2)).plus(-1);
+        let positions = WIDTHS.map(|d| {
+            let p = Shape::new([(Axis::P, rows.clone()), (Axis::D, Dim::from(d))]);
+            g.input(&format!("p{d}"), ValueType::f32(p))
+        });
+        Growing { g, rows: vec![(x, 8)], lengths, positions }
+    }
+
+    fn apply(&mut self, op: impl conure_ops::Op, inputs: &[ValueId]) -> ValueId {
+        self.g.apply(op, inputs).unwrap()
+    }
+
+    fn weight(&mut self, name: String, shape: &[usize]) -> ValueId {
+        self.g.weight(&name, shape).unwrap()
+    }
+
+    fn vector(&mut self, d: usize, i: usize) -> ValueId {
+        self.weight(format!("vector.{d}.{i}"), &[d])
+    }
+
+    fn function(&mut self, x: ValueId, how: usize) -> ValueId {
+        self.apply(Unary { kind: FUNCTIONS[how % FUNCTIONS.len()] }, &[x])
+    }
+
+    /// One more step: `kind` says which, `how` its details, `from` what it reads.
+    fn step(&mut self, kind: usize, how: usize, from: usize) {
+        let (x, d) = self.rows[self.rows.len() - 1 - from % self.rows.len().min(3)];
+        let made = match kind % 14 {
+            0 => self.linear(x, d, how),
+            1 => {
+                let w = self.weight(format!("linear.{}.{d}", 2 * d), &[2 * d, d]);
+                let b = self.vector(2 * d, 0);
+                let op = Linear { activation: Activation::None, bias: true, residual: None };
+                let y = self.apply(op, &[x, w, b]);
+                (self.apply(Glu, &[y]), d)
+            }
+            2 => {
+                let (gamma, beta) = (self.vector(d, 0), self.vector(d, 1));
+                (self.apply(LayerNorm { eps: 1e-5 }, &[x, gamma, beta]), d)
+            }
+            3 => (self.depthwise(x, d, how), d),
+            4 => (self.function(x, how), d),
+            5 => {
+                let same: Vec<ValueId> = self.rows.iter().filter(|r| r.1 == d).map(|r| r.0).collect();
+                let other = same[how % same.len()];
+                let kind = [BinaryKind::Add, BinaryKind::Sub, BinaryKind::Mul][how % 3];
+                (self.apply(Binary { kind }, &[x, other]), d)
+            }
+            6 => {
+                let b = self.vector(d, 2);
+                let kind = [BinaryKind::Add, BinaryKind::Mul][how % 2];
+                (self.apply(Binary { kind }, &[x, b]), d)
+            }
+            7 => (self.apply(MaskTime, &[x, self.lengths]), d),
+            8 => (self.apply(Softmax, &[x]), d),
+            9 => (self.apply(Scale { factor: 0.7 }, &[x]), d),
+            10 => (self.conv(x, d, how), if how % 3 == 2 { d } else { WIDTHS[how % 3] }),
+            11 => (self.im2col(x, d, how), d),
+            12 => (self.attention(x, d, how), d),
+            _ => self.moved(x, d, how),
+        };
+        self.rows.push(made);
+    }
+
+    fn linear(&mut self, x: ValueId, d: usize, how: usize) -> (ValueId, usize) {
+        let n = WIDTHS[how % 3];
+        let w = self.weight(format!("linear.{n}.{d}"), &[n, d]);
+        let mut operands = vec![x, w];
+        let bias = how & 4 != 0;
+        if bias {
+            operands.push(self.vector(n, 0));
+        }
+        let residual = (n == d && how & 8 != 0).then_some(0.5);
+        operands.extend(residual.map(|_| x));
+        let y = self.apply(Linear { activation: Activation::None, bias, residual }, &operands);
+        let y = if how & 16 != 0 {
+            let b = self.vector(n, 1);
+            self.apply(Binary { kind: BinaryKind::Add }, &[y, b])
+        } else {
+            y
+        };
+        (if how & 32 != 0 { self.function(y, how / 64) } else { y }, n)
+    }
+
+    fn depthwise(&mut self, x: ValueId, d: usize, how: usize) -> ValueId {
+        let taps = [1, 3, 5][how % 3];
+        let w = self.weight(format!("depthwise.{d}.{taps}"), &[d, 1, taps]);
+        let pad_before = if how & 4 != 0 { taps - 1 } else { taps / 2 };
+        let activation = Activation::None;
+        let bias = how & 8 != 0;
+        let op = DepthwiseConv1d {
+            pad_before,
+            pad_after: taps - 1 - pad_before,
+            bias,
+            scale_shift: false,
+            activation,
+        };
+        let mut operands = vec![x, w];
+        if bias {
+            operands.push(self.vector(d, 1));
+        }
+        let mut y = self.apply(op, &operands);
+        if how & 16 != 0 {
+            let mut stats: Vec<ValueId> = vec![y];
+            stats.extend((0..3).map(|i| self.vector(d, i)));
+            stats.push(self.weight(format!("var.{d}"), &[d]));
+            y = self.apply(BatchNorm { eps: 1e-5 }, &stats);
+        }
+        if how & 32 != 0 { self.function(y, 1) } else { y }
+    }
+
+    fn image(&self, d: usize) -> Shape {
+        let rows = shape(d);
+        let axes = rows.iter().map(|(a, n)| (a, n.clone())).collect::<Vec<_>>();
+        Shape::new([axes[0].clone(), axes[1].clone(), (Axis::F, Dim::from(1)), axes[2].clone()])
+    }
+
+    fn conv(&mut self, x: ValueId, d: usize, how: usize) -> ValueId {
+        let shape_in = self.image(d);
+        let x = self.apply(Reshape { shape: shape_in }, &[x]);
+        let (o, groups, w) = if how % 3 == 2 {
+            (d, 2, self.weight(format!("grouped.{d}"), &[d, d / 2, 3, 1]))
+        } else {
+            let o = WIDTHS[how % 3];
+            (o, 1, self.weight(format!("conv.{o}.{d}"), &[o, d, 3, 1]))
+        };
+        let dilation = 1 + how / 4 % 2;
+        let op = Conv2d {
+            stride: [1, 1],
+            pad: [dilation, dilation, 0, 0],
+            dilation: [dilation, 1],
+            groups,
+            activation: Activation::None,
+            bias: false,
+        };
+        let y = self.apply(op, &[x, w]);
+        let y = if how & 8 != 0 { self.function(y, how / 16) } else { y };
+        self.apply(Reshape { shape: shape(o) }, &[y])
+    }
+
+    /// A convolution as graphs from elsewhere have it.
+    fn im2col(&mut self, x: ValueId, d: usize, how: usize) -> ValueId {
+        let x = self.apply(Transpose { perm: vec![0, 2, 1] }, &[x]); // [B, D, T]
+        let dtype = DType::F32;
+        let op = Im2col { kernel: [3, 1], stride: [1, 1], pad: [1, 1, 0, 0], dilation: [1, 1], dtype };
+        let patches = self.apply(op, &[x]); // [B, T, 3 D]
+        let w = self.weight(format!("conv.{d}.{d}"), &[d, d, 3, 1]);
+        let w = self.apply(Reshape { shape: Shape::fixed(&[d, 3 * d]) }, &[w]);
+        if how % 2 == 0 {
+            let w = if self.g.ty(w).unwrap().dtype == DType::F16 { self.apply(Cast, &[w]) } else { w };
+            return self.apply(MatMul { transpose_b: true }, &[patches, w]);
+        }
+        let y = self.apply(MatMul { transpose_b: true }, &[w, patches]); // [B, D, T]
+        let y = if how & 2 != 0 { self.function(y, how / 4) } else { y };
+        self.apply(Transpose { perm: vec![0, 2, 1] }, &[y])
+    }
+
+    fn attention(&mut self, x: ValueId, d: usize, how: usize) -> ValueId {
+        let heads = [1, 2, 4][how % 3];
+        let mask = match how / 3 % 3 {
+            0 => AttentionMask::Full,
+            1 => AttentionMask::ChunkedLimited { left: Some(4), right: 1 },
+            _ => AttentionMask::ChunkedLimited { left: None, right: 2 },
+        };
+        let w = self.weight(format!("linear.{d}.{d}"), &[d, d]);
+        let plain = Linear { activation: Activation::None, bias: false, residual: None };
+        let q = self.apply(plain, &[x, w]);
+        let p = self.positions[WIDTHS.iter().position(|&w| w == d).unwrap()];
+        let u = self.weight(format!("bias.{heads}.{d}"), &[heads, d / heads]);
+        self.apply(RelPosAttention { heads, mask }, &[q, x, x, p, u, u, self.lengths])
+    }
+
+    fn moved(&mut self, x: ValueId, d: usize, how: usize) -> (ValueId, usize) {
+        match how % 4 {
+            0 => {
+                let y = self.apply(Transpose { perm: vec![1, 2, 0] }, &[x]);
+                let y = if how & 4 != 0 { self.function(y, 0) } else { y };
+                (self.apply(Transpose { perm: vec![2, 0, 1] }, &[y]), d)
+            }
+            1 if d < 12 => {
+                let y = self.apply(Concat { axis: 2 }, &[x, x]);
+                let y = self.apply(Slice { axis: 2, start: d - 4, end: Dim::from(d + 4) }, &[y]);
+                (y, 8)
+            }
+            2 => {
+                let flat = Shape::new([(Axis::N, &Dim::from(B) * &Dim::from(T)), (Axis::D, Dim::from(d))]);
+                let y = self.apply(Reshape { shape: flat }, &[x]);
+                let y = self.function(y, 1);
+                (self.apply(Reshape { shape: shape(d) }, &[y]), d)
+            }
+            _ => {
+                let y = self.apply(Slice { axis: 2, start: d - 4, end: Dim::from(d) }, &[x]);
+                (y, 4)
+            }
+        }
+    }
+}
+
+/// Grows a graph; some values get names, the last is the output.
+fn grow(steps: &[(usize, usize, usize)]) -> Graph {
+    let mut growing = Growing::new();
+    for (i, &(kind, how, from)) in steps.iter().enumerate() {
+        growing.step(kind, how, from);
+        if how % 7 == 3 {
+            let (v, _) = growing.rows[growing.rows.len() - 1];
+            growing.g.name(v, &format!("named{i}"));
+        }
+    }
+    let (last, _) = *growing.rows.last().unwrap();
+    let y = growing.apply(Scale { factor: 1.0 }, &[last]);
+    growing.g.output("y", y);
+    growing.g.finish().unwrap()
+}
+
+/// Sum of squared differences over that of squares; what is not finite must be the same.
+fn nmse(what: &str, found: &TensorView<'_>, expected: &Tensor) -> f64 {
+    assert_eq!(found.shape(), expected.shape(), "{what}");
+    let (mut error, mut size) = (0.0f64, 1e-30f64);
+    for (f, e) in found.as_slice::<f32>().unwrap().iter().zip(expected.as_slice::<f32>().unwrap()) {
+        if e.is_finite() {
+            error += (f64::from(*f) - f64::from(*e)).powi(2);
+            size += f64::from(*e).powi(2);
+        } else {
+            assert!(e.is_nan() && f.is_nan() || e == f, "{what}: {f} for {e}");
+        }
+    }
+    error / size
+}
+
+/// A dozen steps of f32, each off by 1e-7 or so, some of which (norms of nearly equal numbers) make a few times more of it.
+const LIMIT: f64 = 1e-8;
+
+struct Inputs {
+    bindings: Bindings,
+    tensors: Vec<(String, Tensor)>,
+}
+
+impl Inputs {
+    fn new(t: usize, seed: u64, nan: bool) -> Inputs {
+        let mut x = noise(seed, &[2, t, 8]);
+        if nan {
+            // In the second item only.
+            let at = (2 * t - 1) * 8 + 3;
+            x.view_mut().as_mut_slice::<f32>().unwrap()[at] = f32::NAN;
+        }
+        let lengths = [t as i32, (t / 2) as i32 + 1];
+        let mut tensors =
+            vec![("x".to_owned(), x), ("lengths".to_owned(), Tensor::from_slice(&[2], &lengths).unwrap())];
+        for d in WIDTHS {
+            tensors.push((format!("p{d}"), noise(seed + d as u64, &[2 * t - 1, d])));
+        }
+        Inputs { bindings: Bindings::new().with(B, 2).with(T, t), tensors }
+    }
+
+    fn views(&self) -> Vec<(&str, TensorView<'_>)> {
+        self.tensors.iter().map(|(n, t)| (n.as_str(), t.view())).collect()
+    }
+
+    /// Holds a graph, planned for a device, to what the original's reference gave.
+    fn check(&self, what: &str, graph: Graph, device: &Device, expected: &[(String, Tensor)]) {
+        let mut session = Session::on(Program::new(graph), device, cpu(2)).unwrap();
+        let names: Vec<&str> = expected.iter().map(|(n, _)| n.as_str()).filter(|n| *n != "y").collect();
+        let outputs = session.run_capturing(&self.bindings, &self.views(), &names).unwrap();
+        for (name, expected) in expected {
+            let error = nmse(what, &outputs.get(name).unwrap(), expected);
+            assert!(error <= LIMIT, "{what}: {name} is off by {error:e}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_way_to_run_a_graph_agrees(
+        steps in prop::collection::vec((0usize..14, 0usize..128, 0usize..3), 1..13),
+        t in 1usize..24,
+        seed in 1u64..1000,
+        nan in prop::bool::weighted(0.2),
+    ) {
+        let graph = grow(&steps);
+        // Attention in tiles multiplies the values of keys that a mask hides by 0, which makes NaN of NaN.
+        let nan = nan && steps.iter().all(|&(kind, ..)| kind != 12);
+        let inputs = Inputs::new(t, seed, nan);
+        let names: Vec<&str> = graph.node_names();
+        let mut expected: Vec<(String, Tensor)> =
+            run_reference(&graph, &inputs.bindings, &inputs.views(), &names).unwrap().into_iter().collect();
+        expected.sort_by(|a, b| a.0.cmp(&b.0));
+
+        let cpu = Device::cpu();
+        let passed = Passes::default().run(graph.clone()).unwrap();
+        inputs.check("as it is", graph.clone(), &cpu, &expected);
+        inputs.check("with all passes", passed.clone(), &cpu, &expected);
+        let skipped = Passes::names().nth(seed as usize % Passes::names().count()).unwrap();
+        let without = Passes::without(&[skipped]).unwrap().run(graph.clone()).unwrap();
+        inputs.check(&format!("without {skipped}"), without, &cpu, &expected);
+        inputs.check("cut at random", passed.clone(), &Device::new(Arc::new(Partial::random(seed))), &expected);
+        // Sums of squares that overflow, 0 times NaN: what is taken apart meets them elsewhere.
+        if !nan {
+            let ops = ["rel_pos_attention", "glu", "layer_norm", "batch_norm", "linear"];
+            let apart = apply(&Decompose::ops(&ops), graph.clone()).unwrap();
+            let lowered = apply(&LowerConv, apart).unwrap();
+            inputs.check("taken apart", lowered.clone(), &cpu, &expected);
+            inputs.check("put together", Passes::default().run(lowered).unwrap(), &cpu, &expected);
+            let device = Device::new(Arc::new(Partial::random(seed + 1)));
+            let fitted = Passes::default().for_device(&device).run(graph).unwrap();
+            inputs.check("fitted to a device", fitted, &device, &expected);
+        }
+    }
+}
