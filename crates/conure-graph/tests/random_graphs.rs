@@ -233,7 +233,7 @@ impl Growing {
         let patches = self.apply(op, &[x]); // [B, T, 3 D]
         let w = self.weight(format!("conv.{d}.{d}"), &[d, d, 3, 1]);
         let w = self.apply(Reshape { shape: Shape::fixed(&[d, 3 * d]) }, &[w]);
-        if how % 2 == 0 {
+        if how.is_multiple_of(2) {
             let w = if self.g.ty(w).unwrap().dtype == DType::F16 { self.apply(Cast, &[w]) } else { w };
             return self.apply(MatMul { transpose_b: true }, &[patches, w]);
         }
