@@ -28,7 +28,7 @@ Usage: cargo xtask COMMAND
   budget    list files over 500 lines without their tests (an error) and functions over 60 lines (a note)
   embed MODEL.nemo
             make the GGUF file of the embedded model again, with its sources
-  random-model 110m|0.6b|tiny OUT.gguf
+  random-model 110m|0.6b|tiny|step OUT.gguf
             write a model of a real size with random weights, for measuring time and memory
   wer [--release] [MODEL.gguf]
             word error rates on the clips of tests/data/audio: a table by set, head and element type

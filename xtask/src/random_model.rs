@@ -14,18 +14,34 @@ struct Geometry {
     vocab: usize,
     pred_layers: usize,
     biases: bool,
+    /// Width of the predictor and of the joint.
+    hidden: usize,
 }
 
 /// The geometry of this name.
 fn geometry(name: &str) -> Result<Geometry> {
     Ok(match name {
         // parakeet-tdt_ctc-110m
-        "110m" => Geometry { d: 512, layers: 17, mels: 80, vocab: 1024, pred_layers: 1, biases: true },
+        "110m" => {
+            Geometry { d: 512, layers: 17, mels: 80, vocab: 1024, pred_layers: 1, biases: true, hidden: 640 }
+        }
         // parakeet-tdt-0.6b-v2
-        "0.6b" => Geometry { d: 1024, layers: 24, mels: 128, vocab: 1024, pred_layers: 2, biases: false },
+        "0.6b" => Geometry {
+            d: 1024,
+            layers: 24,
+            mels: 128,
+            vocab: 1024,
+            pred_layers: 2,
+            biases: false,
+            hidden: 640,
+        },
         // as small as tests want it
-        "tiny" => Geometry { d: 32, layers: 2, mels: 80, vocab: 64, pred_layers: 1, biases: true },
-        other => bail!("there is no geometry `{other}`; there are 110m, 0.6b and tiny"),
+        "tiny" => {
+            Geometry { d: 32, layers: 2, mels: 80, vocab: 64, pred_layers: 1, biases: true, hidden: 640 }
+        }
+        // so small that kernels cost next to nothing: what is left is the cost of running them
+        "step" => Geometry { d: 8, layers: 1, mels: 80, vocab: 32, pred_layers: 1, biases: true, hidden: 8 },
+        other => bail!("there is no geometry `{other}`; there are 110m, 0.6b, tiny and step"),
     })
 }
 
@@ -34,7 +50,7 @@ fn geometry(name: &str) -> Result<Geometry> {
 /// # Errors
 /// An unknown geometry; a file that cannot be written.
 pub fn run(args: &[String]) -> Result<()> {
-    let [name, out] = args else { bail!("usage: cargo xtask random-model 110m|0.6b|tiny OUT.gguf") };
+    let [name, out] = args else { bail!("usage: cargo xtask random-model 110m|0.6b|tiny|step OUT.gguf") };
     let geometry = geometry(name)?;
     let mut w = GgufWriter::new();
     keys(&mut w, &geometry, name);
@@ -64,9 +80,9 @@ fn keys(w: &mut GgufWriter<'_>, g: &Geometry, name: &str) {
         ("preprocessor.hop_length", 160),
         ("vocab_size", g.vocab),
         ("blank_id", g.vocab),
-        ("decoder.pred_hidden", 640),
+        ("decoder.pred_hidden", g.hidden),
         ("decoder.pred_rnn_layers", g.pred_layers),
-        ("joint.joint_hidden", 640),
+        ("joint.joint_hidden", g.hidden),
         ("decoding.max_symbols", 10),
     ];
     for (key, value) in sizes {
@@ -120,7 +136,7 @@ fn tensors(w: &mut GgufWriter<'_>, g: &Geometry) {
         linear(w, &format!("{l}.conv.pointwise_conv2"), &[d, d, 1], g.biases);
     }
     linear(w, "ctc_decoder.decoder_layers.0", &[g.vocab + 1, d, 1], true);
-    let h = 640;
+    let h = g.hidden;
     random(w, "decoder.prediction.embed.weight", &[g.vocab + 1, h]);
     for layer in 0..g.pred_layers {
         for (name, shape) in [("weight_ih", vec![4 * h, h]), ("weight_hh", vec![4 * h, h])] {

@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use conure_kernels::attention::{Mask, RelPosAttention};
 use conure_kernels::conv1d::DepthwiseConv1d;
 use conure_kernels::gemm::{Epilogue, PackedMatrix, Rhs, linear, matmul};
-use conure_kernels::lstm::LstmCell;
-use conure_kernels::{Cpu, Isa, Threads, rows};
+use conure_kernels::{Cpu, Isa, Threads, lstm, rows};
 use conure_tensor::{DType, quant};
 
 struct Counting;
@@ -41,8 +40,6 @@ fn warm_kernels_do_not_allocate() {
         let x = vec![0.5; t * n];
         let q8 = quant::encoded(DType::Q8_0, &x[..n * d]).unwrap();
         let weights = PackedMatrix::new(&cpu, DType::Q8_0, &q8, n, d).unwrap();
-        let bytes = bytemuck::cast_slice(&x[..4 * 32 * 32]);
-        let cell = LstmCell::new(&cpu, DType::F32, bytes, bytes, &x[..128], &x[..128], 32, 32).unwrap();
         let positions = vec![0.5; Mask::Full.positions(t) * d];
         let lengths = [t as i32];
         let attention = RelPosAttention {
@@ -68,7 +65,7 @@ fn warm_kernels_do_not_allocate() {
             silu: true,
         };
         let mut out = vec![0.0; t * n];
-        let (mut h, mut c, mut gates) = (vec![0.0; 32], vec![0.0; 32], vec![0.0; cell.scratch_len(1)]);
+        let (mut h, mut c) = (vec![0.0; 32], vec![0.0; 32]);
         let mut step = || {
             let plain = Epilogue::default();
             linear(&cpu, &x[..t * d], t, &weights, &plain, &mut out).unwrap();
@@ -76,7 +73,7 @@ fn warm_kernels_do_not_allocate() {
             matmul(&cpu, &x[..t * d], &x[..n * d], Rhs::Nk, t, n, d, &plain, &mut out).unwrap();
             attention.run(&cpu, &mut out[..t * d]).unwrap();
             conv.run(&cpu, &x[..t * d], 1, t, d, &mut out[..t * d]).unwrap();
-            cell.step(&cpu, &x[..32], 1, &mut h, &mut c, &mut gates).unwrap();
+            lstm::cells(&cpu, &x[..128], &x[..32], 1, 32, &mut h, &mut c).unwrap();
             rows::log_softmax(&cpu, None, t, n, &mut out).unwrap();
         };
         step();

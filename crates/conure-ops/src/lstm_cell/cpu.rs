@@ -3,10 +3,9 @@
 use super::{LstmCell, NAME};
 use crate::kernel::{MATRIX, dim, last, matrix, pack_matrix, pack_small, refused, scratch, small, small_key};
 use crate::op::{CpuCall, CpuOp, OpError, Packed, ValueType};
-use conure_kernels::elementwise::{self, Binary, Unary};
 use conure_kernels::gemm::{Epilogue, Residual};
-use conure_kernels::{Cpu, KernelError};
-use conure_tensor::{TensorMut, TensorView};
+use conure_kernels::{Cpu, lstm};
+use conure_tensor::TensorView;
 
 impl CpuOp for LstmCell {
     fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
@@ -43,47 +42,7 @@ impl CpuOp for LstmCell {
         let [new_h, new_c] = call.outputs else {
             return Err(OpError::Kernel { op: NAME, what: "needs two outputs".into() });
         };
-        cells(call.cpu, gates, c, units, new_h, new_c)
+        let (new_h, new_c) = (new_h.as_mut_slice::<f32>()?, new_c.as_mut_slice::<f32>()?);
+        lstm::cells(call.cpu, gates, c, batch, units, new_h, new_c).map_err(refused(NAME))
     }
-}
-
-/// The new state of every item from its gates `[4H]`: input, forget, cell, output.
-fn cells(
-    cpu: &Cpu,
-    gates: &mut [f32],
-    c: &[f32],
-    units: usize,
-    new_h: &mut TensorMut<'_>,
-    new_c: &mut TensorMut<'_>,
-) -> Result<(), OpError> {
-    let (new_h, new_c) = (new_h.as_mut_slice::<f32>()?, new_c.as_mut_slice::<f32>()?);
-    if units == 0 {
-        return Ok(());
-    }
-    let states = c.chunks_exact(units).zip(new_h.chunks_exact_mut(units)).zip(new_c.chunks_exact_mut(units));
-    for (gates, ((c, new_h), new_c)) in gates.chunks_exact_mut(4 * units).zip(states) {
-        cell(cpu, gates, c, units, new_h, new_c).map_err(refused(NAME))?;
-    }
-    Ok(())
-}
-
-fn cell(
-    cpu: &Cpu,
-    gates: &mut [f32],
-    c: &[f32],
-    units: usize,
-    new_h: &mut [f32],
-    new_c: &mut [f32],
-) -> Result<(), KernelError> {
-    let (input_forget, rest) = gates.split_at_mut(2 * units);
-    let (update, output) = rest.split_at_mut(units);
-    elementwise::unary_in_place(cpu, Unary::Sigmoid, input_forget)?;
-    elementwise::unary_in_place(cpu, Unary::Tanh, update)?;
-    elementwise::unary_in_place(cpu, Unary::Sigmoid, output)?;
-    let (input, forget) = input_forget.split_at(units);
-    elementwise::binary_in_place(cpu, Binary::Mul, update, input)?;
-    elementwise::binary(cpu, Binary::Mul, forget, c, new_c)?;
-    elementwise::binary_in_place(cpu, Binary::Add, new_c, update)?;
-    elementwise::unary(cpu, Unary::Tanh, new_c, new_h)?;
-    elementwise::binary_in_place(cpu, Binary::Mul, new_h, output)
 }
