@@ -42,6 +42,7 @@ fn run(command: &Command) -> Result<Exit, Failure> {
         Command::Info(args) => commands::info::run(args),
         Command::Devices(args) => commands::devices::run(args),
         Command::Capture(args) => commands::capture::run(args, &interrupt),
+        Command::Graph(args) => commands::graph::run(args),
         Command::Completions(args) => commands::completions::run(args),
     }
     .map(|()| Exit::Success)

@@ -113,6 +113,58 @@ fn captures_are_saved_frames_first() {
 }
 
 #[test]
+fn graphs_are_drawn_placed_and_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    for (name, args, parts) in [
+        (
+            "a.svg",
+            &["--bind", "T=1000,B=2"][..],
+            &["<svg", "rel_pos_attention", "f32 [2, 125, 192]", "tiles of"][..],
+        ),
+        ("a.dot", &["--part", "predictor"], &["digraph", "lstm_cell", "h0_next"]),
+        ("a.json", &["--part", "joint", "--placement"], &["joint.logits", "\"device\": \"cpu\""]),
+    ] {
+        let path = at(name);
+        let ran = conure_with([&["graph", "embedded", "-o", &path], args].concat());
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        let text = std::fs::read_to_string(&path).unwrap();
+        for part in parts {
+            assert!(text.contains(part), "{name}: {part}");
+        }
+    }
+    let json: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(at("a.json")).unwrap()).unwrap();
+    assert!(json["nodes"].as_array().unwrap().len() >= 5 && json["edges"][0]["type"].is_string());
+    let ran = conure_with(["graph", "embedded", "--placement", "--memory"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stdout.starts_with("cpu: all ") && ran.stdout.contains("60 min"), "{}", ran.stdout);
+    let one = conure_with(["graph", "embedded", "--memory", "--bind", "T=3000"]).stdout;
+    assert_eq!((one.lines().count(), one.contains(" 30 s ")), (2, true), "{one}");
+    // Rewrites leave fewer nodes; without one there are more.
+    let nodes = |args: &[&str]| {
+        let path = at("n.json");
+        assert_eq!(
+            conure_with([&["graph", "embedded", "-o", &path], args].concat()).code,
+            Some(0),
+            "{args:?}"
+        );
+        let json: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        json["nodes"].as_array().unwrap().len()
+    };
+    let (built, all, some) = (nodes(&[]), nodes(&["--passes"]), nodes(&["--without-pass", "fuse_glu"]));
+    assert!(built > some && some > all, "{built} {some} {all}");
+    assert_eq!(built, nodes(&["--without-pass", "all"]));
+    for args in [
+        &["graph", "embedded"][..],
+        &["graph", "embedded", "-o", "x.png"],
+        &["graph", "embedded", "--bind", "X=1", "--memory"],
+    ] {
+        assert_eq!(conure_with(args).code, Some(2), "{args:?}");
+    }
+}
+
+#[test]
 fn completions_for_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let ran = conure_with(["completions", shell]);
@@ -127,7 +179,7 @@ fn version_and_help_go_to_standard_output() {
     assert_eq!((ran.code, ran.stdout), (Some(0), format!("conure {}\n", env!("CARGO_PKG_VERSION"))));
     let help = conure_with(["--help"]);
     assert_eq!((help.code, help.stderr.as_str()), (Some(0), ""));
-    for command in ["transcribe", "convert", "info", "devices", "capture", "completions"] {
+    for command in ["transcribe", "convert", "info", "devices", "capture", "graph", "completions"] {
         assert!(help.stdout.contains(command), "{command}");
     }
 }

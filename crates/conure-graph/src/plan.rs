@@ -120,11 +120,30 @@ pub(crate) fn plan(
     captures: &[ValueId],
     cpu: &Cpu,
 ) -> Result<Plan, GraphError> {
+    plan_with(graph, bindings, captures, cpu, Packing::Now)
+}
+
+/// Whether weights are packed for the kernels, or the plan is only to be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Packing {
+    Now,
+    Never,
+}
+
+/// As [`plan`]; a plan without packed weights cannot be run.
+pub(crate) fn plan_with(
+    graph: &Graph,
+    bindings: &Bindings,
+    captures: &[ValueId],
+    cpu: &Cpu,
+    packing: Packing,
+) -> Result<Plan, GraphError> {
     let wanted = graph.wanted(captures);
     let mut planner = Planner {
         graph,
         bindings,
         cpu,
+        packing,
         live: Liveness::of(graph, &wanted),
         offsets: Offsets::default(),
         places: vec![None; graph.values.len()],
@@ -175,6 +194,7 @@ struct Planner<'a> {
     graph: &'a Graph,
     bindings: &'a Bindings,
     cpu: &'a Cpu,
+    packing: Packing,
     live: Liveness,
     offsets: Offsets,
     /// Arena range of each root value that is computed so far.
@@ -316,7 +336,7 @@ impl Planner<'_> {
         operand: &mut Operand,
     ) -> Result<(), conure_ops::OpError> {
         let key = match operand.source {
-            Source::Weight(_) | Source::Constant(_) => op.pack_key(input, ty),
+            Source::Weight(_) | Source::Constant(_) if self.packing == Packing::Now => op.pack_key(input, ty),
             _ => None,
         };
         let Some(key) = key else { return Ok(()) };
@@ -378,7 +398,7 @@ impl Planner<'_> {
         let (dims, len) = self.bytes(&self.graph.values[y.index()].ty, &node.path)?;
         let frames = inputs[0].dims.get(1).copied().unwrap_or(0);
         let rows = dims.get(1).copied().unwrap_or(0);
-        let steps = tile_steps(tile, frames, rows, self.cpu)?;
+        let steps = tile_steps(tile, frames, rows, self.cpu, self.packing)?;
         let body = steps.tiles.iter().map(|t| t.plan.arena_len).max().unwrap_or(0);
 
         let range = self.offsets.alloc(len);
@@ -401,7 +421,13 @@ impl Planner<'_> {
 }
 
 /// Cuts `rows` rows of y into tiles; plans of equal tiles are shared.
-fn tile_steps(node: &Arc<TileTime>, frames: usize, rows: usize, cpu: &Cpu) -> Result<TileSteps, GraphError> {
+fn tile_steps(
+    node: &Arc<TileTime>,
+    frames: usize,
+    rows: usize,
+    cpu: &Cpu,
+    packing: Packing,
+) -> Result<TileSteps, GraphError> {
     let mut plans: Vec<(usize, Arc<Plan>)> = Vec::new();
     let mut tiles = Vec::new();
     let mut start = 0;
@@ -415,7 +441,7 @@ fn tile_steps(node: &Arc<TileTime>, frames: usize, rows: usize, cpu: &Cpu) -> Re
             Some((_, p)) => p.clone(),
             None => {
                 let bindings = Bindings::new().with(node.time, length).with(node.batch, 1);
-                let p = Arc::new(plan(&node.body, &bindings, &[], cpu)?);
+                let p = Arc::new(plan_with(&node.body, &bindings, &[], cpu, packing)?);
                 plans.push((length, p.clone()));
                 p
             }

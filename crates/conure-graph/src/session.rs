@@ -8,7 +8,7 @@ use crate::graph::{Graph, ValueId};
 use crate::observe::{Observer, Watch};
 use crate::passes::Passes;
 use crate::place::{Placed, place};
-use crate::plan::{Plan, Slot, plan};
+use crate::plan::{Packing, Plan, Slot, plan, plan_with};
 use crate::states::States;
 use conure_device::arena::AlignedBytes;
 use conure_kernels::{Cpu, Isa};
@@ -82,6 +82,22 @@ impl Program {
         }
         placed.push(((device.name().to_owned(), captures.to_vec()), made.clone()));
         Ok(made)
+    }
+
+    /// Bytes of the arena that a run of these lengths needs where the CPU runs all of it, and the named nodes are captured.
+    /// Nothing is allocated, and no weight is packed.
+    ///
+    /// # Errors
+    /// A symbol without a value, a name that no node has, lengths that no memory holds.
+    pub fn arena_bytes(
+        &self,
+        bindings: &Bindings,
+        captures: &[&str],
+        cpu: &Cpu,
+    ) -> Result<usize, GraphError> {
+        let graph = self.graph();
+        let ids = captures.iter().map(|n| graph.named(n)).collect::<Result<Vec<_>, _>>()?;
+        Ok(plan_with(graph, bindings, &ids, cpu, Packing::Never)?.arena_bytes())
     }
 
     /// The plan for these lengths, made if there is none yet.

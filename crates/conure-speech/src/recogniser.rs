@@ -219,8 +219,7 @@ impl Recogniser {
         let head = self.head(options.decoder)?;
         let part = job.map(|(reporter, begin, share)| Part::new(reporter, begin, share, head == Head::Ctc));
         let mut worker = self.take_worker()?;
-        let capture = if head == Head::Ctc { "ctc.log_probs" } else { "joint.enc" };
-        let encoded = self.encode(&mut worker, clips, options, &[capture], part.as_ref())?;
+        let encoded = self.encode(&mut worker, clips, options, &[head.capture()], part.as_ref())?;
         let results = self.decode(&mut worker, &encoded, head, options, part.as_ref())?;
         self.give_back(worker);
         Ok(results)

@@ -38,6 +38,14 @@ impl Head {
             Head::Tdt => "tdt",
         }
     }
+
+    /// The encoder's result that this decoder reads, by the name under which it is captured.
+    pub fn capture(self) -> &'static str {
+        match self {
+            Head::Ctc => "ctc.log_probs",
+            Head::Rnnt | Head::Tdt => "joint.enc",
+        }
+    }
 }
 
 /// How words and segments are timed.

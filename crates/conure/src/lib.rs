@@ -7,14 +7,16 @@ pub mod audio;
 mod embedded;
 mod error;
 mod info;
+mod inspect;
 mod model;
 
 pub use audio::{AudioOptions, AudioSource, Recording, Samples};
 pub use conure_audio::decode::DecodeOptions;
-pub use conure_graph::{DeviceInfo, Passes, devices};
+pub use conure_graph::{DeviceInfo, Drawing, Passes, Placement, devices};
 pub use conure_speech::result::{Segment, TokenInfo, Transcript, Word};
 pub use conure_speech::{Decoder, OnProgress, Progress, RecogniseOptions, Stage, TranscribeOptions, format};
 pub use conure_tensor::{DType, Tensor};
 pub use error::Error;
 pub use info::{DtypeInfo, EncoderInfo, ModelInfo, PreprocessorInfo, TokenizerInfo, TransducerInfo};
+pub use inspect::{Lengths, Part};
 pub use model::{LoadOptions, SpeechModel};

@@ -1,8 +1,10 @@
 //! The command line: what can be asked for, and the help that says so.
 
+mod inspect;
 mod transcribe;
 pub mod values;
 
+pub use inspect::{GraphArgs, PartArg};
 pub use transcribe::{DecoderArg, ProgressArg, TranscribeArgs, is_stdin};
 
 use crate::failure::Failure;
@@ -42,6 +44,8 @@ pub enum Command {
     Devices(DevicesArgs),
     /// Save named intermediate results of a model as safetensors
     Capture(CaptureArgs),
+    /// Draw a model's graphs, say where they run and what memory they take
+    Graph(GraphArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
 }

@@ -39,9 +39,34 @@ pub fn count(text: &str) -> Result<usize, String> {
     n.ok_or_else(|| "expected a number of at least 1".to_owned())
 }
 
+/// A symbol of a graph and its value: `T=1000`.
+pub fn binding(text: &str) -> Result<(char, usize), String> {
+    let expected = || "expected T=N (mel frames) or B=N (items of a batch), such as T=1000".to_owned();
+    let (symbol, value) = text.split_once('=').ok_or_else(expected)?;
+    match symbol.trim() {
+        "T" => Ok(('T', count(value).map_err(|_| expected())?)),
+        "B" => Ok(('B', count(value).map_err(|_| expected())?)),
+        _ => Err(expected()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bindings() {
+        for (text, expected) in [
+            ("T=1000", Some(('T', 1000))),
+            (" B = 2 ", Some(('B', 2))),
+            ("T=0", None),
+            ("T", None),
+            ("X=1", None),
+            ("T=-1", None),
+        ] {
+            assert_eq!(binding(text).ok(), expected, "{text}");
+        }
+    }
 
     #[test]
     fn times() {

@@ -4,6 +4,7 @@ pub mod capture;
 pub mod completions;
 pub mod convert;
 pub mod devices;
+pub mod graph;
 pub mod info;
 pub mod model;
 pub mod transcribe;

@@ -3,7 +3,7 @@
 use crate::args::ComputeArgs;
 use crate::failure::Failure;
 use crate::output::shown;
-use conure::{Error, LoadOptions, SpeechModel};
+use conure::{Error, LoadOptions, Passes, SpeechModel};
 use std::path::Path;
 
 /// The name by which the embedded model is asked for.
@@ -19,10 +19,22 @@ pub fn is_embedded(path: Option<&Path>) -> bool {
 /// # Errors
 /// Why it cannot be used.
 pub fn load(path: Option<&Path>, compute: &ComputeArgs) -> Result<SpeechModel, Failure> {
+    load_rewritten(path, compute, compute.passes()?)
+}
+
+/// As [`load`], with these rewrites of its graphs.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_rewritten(
+    path: Option<&Path>,
+    compute: &ComputeArgs,
+    passes: Passes,
+) -> Result<SpeechModel, Failure> {
     let options = LoadOptions {
         device: compute.device.clone(),
         threads: compute.threads,
-        passes: compute.passes()?,
+        passes,
         ..LoadOptions::default()
     };
     let path = path.filter(|p| !is_embedded(Some(p)));

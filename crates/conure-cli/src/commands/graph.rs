@@ -1,0 +1,120 @@
+//! `conure graph`.
+
+use super::{megabytes, model};
+use crate::args::{GraphArgs, PartArg};
+use crate::failure::Failure;
+use crate::output::{shown, to_file, to_stdout};
+use conure::{Drawing, Error, Lengths, Part, Passes, SpeechModel};
+use std::path::Path;
+
+/// Lengths of the memory table, in minutes.
+const MINUTES: [usize; 4] = [1, 5, 10, 60];
+/// Encoder frames to each side that its column of local attention sees: what models are trained with.
+const WINDOW: usize = 128;
+
+/// Draws a graph, or prints what is asked about it.
+///
+/// # Errors
+/// A model that cannot be loaded, a part that it has not, an output that cannot be written.
+pub fn run(args: &GraphArgs) -> Result<(), Failure> {
+    let form = args.output.as_deref().map(|path| Ok::<_, Failure>((path, Form::of(path)?))).transpose()?;
+    // Memory and placement are those of a run, which rewrites.
+    let rewritten = args.passes || args.placement || args.memory || !args.compute.without_pass.is_empty();
+    let passes = if rewritten { args.compute.passes()? } else { Passes::none() };
+    let model = model::load_rewritten(Some(&args.model), &args.compute, passes)?;
+    let part = match args.part {
+        PartArg::Encoder => Part::Encoder,
+        PartArg::Predictor => Part::Predictor,
+        PartArg::Joint => Part::Joint,
+    };
+    let what = |e: Error| model::failed(format!("cannot look into {}", shown(&args.model)), e);
+    let mut text = String::new();
+    if args.placement {
+        text.push_str(&model.placement(part, args.local_attention).map_err(what)?.to_string());
+    }
+    let bound = |symbol: char| args.bind.iter().rev().find(|b| b.0 == symbol).map(|b| b.1);
+    let lengths = Lengths { frames: bound('T'), batch: bound('B') };
+    if args.memory {
+        let frames: Vec<usize> = match lengths.frames {
+            Some(frames) => vec![frames],
+            None => MINUTES.iter().map(|m| m * 60 * frames_a_second(&model)).collect(),
+        };
+        text.push_str(&memory(&model, &frames, args.local_attention.unwrap_or(WINDOW)).map_err(what)?);
+    }
+    if let Some((path, form)) = form {
+        let drawing = model.drawing(part, args.local_attention, lengths, args.placement).map_err(what)?;
+        let drawn = form.of_drawing(&drawing)?;
+        to_file(path, |out| out.write_all(drawn.as_bytes()))
+            .map_err(|e| Failure::new(format!("cannot write {}", shown(path))).because(e))?;
+    }
+    to_stdout(|out| out.write_all(text.as_bytes())).map(|_| ())
+}
+
+/// How a graph is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Svg,
+    Dot,
+    Json,
+}
+
+impl Form {
+    fn of(path: &Path) -> Result<Form, Failure> {
+        let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
+        match extension.as_str() {
+            "svg" => Ok(Form::Svg),
+            "dot" | "gv" => Ok(Form::Dot),
+            "json" => Ok(Form::Json),
+            _ => Err(Failure::usage(format!("cannot tell how to draw {}", shown(path)))
+                .advice("give a name that ends in .svg, .dot or .json")),
+        }
+    }
+
+    fn of_drawing(self, drawing: &Drawing) -> Result<String, Failure> {
+        match self {
+            Form::Svg => Ok(drawing.to_svg()),
+            Form::Dot => Ok(drawing.to_dot()),
+            Form::Json => serde_json::to_string_pretty(drawing)
+                .map(|json| json + "\n")
+                .map_err(|e| Failure::new("cannot write JSON").because(e)),
+        }
+    }
+}
+
+fn frames_a_second(model: &SpeechModel) -> usize {
+    let mel = &model.info().preprocessor;
+    mel.sample_rate as usize / mel.hop_length.max(1)
+}
+
+/// The table of arenas: a row per length.
+fn memory(model: &SpeechModel, frames: &[usize], window: usize) -> Result<String, Error> {
+    let local = format!("local attention, {window}");
+    let mut text =
+        format!("{:>12} {:>18} {:>22} {:>20}\n", "audio", "full attention", local, "a second of it");
+    for &n in frames {
+        let seconds = n as f64 / frames_a_second(model) as f64;
+        let [full, banded] = [None, Some(window)].map(|window| model.arena_bytes(n, window));
+        let banded = banded?;
+        let row = [
+            if seconds >= 60.0 { format!("{} min", seconds / 60.0) } else { format!("{seconds} s") },
+            megabytes(full? as u64),
+            megabytes(banded as u64),
+            megabytes((banded as f64 / seconds) as u64),
+        ];
+        text.push_str(&format!("{:>12} {:>18} {:>22} {:>20}\n", row[0], row[1], row[2], row[3]));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_extension_says_how_it_is_drawn() {
+        for (name, form) in [("a.svg", Form::Svg), ("A.DOT", Form::Dot), ("x/y.json", Form::Json)] {
+            assert_eq!(Form::of(Path::new(name)).unwrap(), form);
+        }
+        assert!(Form::of(Path::new("svg")).is_err() && Form::of(Path::new("a.png")).is_err());
+    }
+}
