@@ -116,8 +116,8 @@ pub(crate) fn pcm_stream(
     Box::new(PcmStream::new(Counted::new(reader), format, spec, declared))
 }
 
-/// Frames read at once.
-const BLOCK_FRAMES: usize = 8192;
+/// Frames read at once. A block must fill before it is handed on: few enough for live pipes to be heard soon.
+const BLOCK_FRAMES: usize = 1024;
 
 struct PcmStream {
     reader: Counted<Bytes>,

@@ -56,6 +56,7 @@ fn sandbox() -> tempfile::TempDir {
     }
     std::fs::copy(oracle.join("hybrid_tdt80.nemo"), at("model.nemo")).unwrap();
     std::fs::copy(oracle.join("hybrid_tdt80.gguf"), at("model.gguf")).unwrap();
+    std::fs::copy(oracle.join("stream_eou128.gguf"), at("realtime.gguf")).unwrap();
     std::os::unix::fs::symlink(oracle.join("hf-tdt"), at("hf-model")).unwrap();
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_conure"), at("bin/conure")).unwrap();
     std::fs::write(at("bin/cargo"), CARGO).unwrap();

@@ -130,6 +130,13 @@ impl AlignedBytes {
         Ok(AlignedBytes { start, len, block: Some((block, layout)) })
     }
 
+    /// Whether a buffer of `len` bytes could be had and used now: the allocator hands it out, and the machine has that much
+    /// memory left, where it says. Touches nothing.
+    pub fn would_fit(len: usize) -> bool {
+        let left = available().is_none_or(|bytes| len as u64 <= bytes);
+        left && Vec::<u8>::new().try_reserve_exact(len).is_ok()
+    }
+
     /// Bytes in the buffer.
     pub fn len(&self) -> usize {
         self.len
@@ -241,6 +248,13 @@ impl AlignedBytes {
         }
         Ok(())
     }
+}
+
+/// Bytes of memory that programs can still have; `None` if the system does not say.
+fn available() -> Option<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info.lines().find(|l| l.starts_with("MemAvailable:"))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 impl Drop for AlignedBytes {

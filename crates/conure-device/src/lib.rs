@@ -4,4 +4,6 @@
 //! code; what it offers is safe.
 
 pub mod arena;
+#[cfg(feature = "faulty")]
+pub mod faulty;
 pub mod map;

@@ -2,7 +2,7 @@
 
 use conure_device::arena::ArenaError;
 use conure_ops::OpError;
-use conure_tensor::{DType, DimError, TensorError};
+use conure_tensor::{DType, DimError, Symbol, TensorError};
 
 /// Why a graph cannot be built, planned or run.
 #[derive(Debug, thiserror::Error)]
@@ -95,14 +95,16 @@ pub enum GraphError {
     },
     /// The intermediates do not fit in memory.
     #[error(
-        "the run needs {} MiB for intermediates at {bindings} and they cannot be had ({source}); use a shorter \
-         window or chunk, or a smaller batch", bytes / (1 << 20)
+        "the run needs {} MiB for intermediates at {bindings} and they cannot be had ({source}); {}",
+        bytes / (1 << 20), would_fit(*fits)
     )]
     OutOfMemory {
         /// Bytes wanted.
         bytes: usize,
         /// The lengths that led to them.
         bindings: String,
+        /// The largest of these lengths, and the most that it could be now with the others as they are.
+        fits: Option<(Symbol, usize)>,
         /// What the allocator said.
         #[source]
         source: ArenaError,
@@ -179,4 +181,13 @@ pub enum GraphError {
         /// What does not fit.
         what: String,
     },
+}
+
+fn would_fit(fits: Option<(Symbol, usize)>) -> String {
+    match fits {
+        Some((symbol, length)) => {
+            format!("{} up to {length} would fit: use a shorter window or chunk", symbol.name())
+        }
+        None => "use a shorter window or chunk, or a smaller batch".into(),
+    }
 }

@@ -12,7 +12,7 @@ use crate::plan::{Packing, Plan, Slot, plan, plan_with};
 use crate::states::States;
 use conure_device::arena::AlignedBytes;
 use conure_kernels::{Cpu, Isa};
-use conure_tensor::{Bindings, TensorView};
+use conure_tensor::{Bindings, Symbol, TensorView};
 use smallvec::SmallVec;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -368,12 +368,32 @@ impl Session {
         // The old arena goes first: both at once would be the peak.
         self.arena = AlignedBytes::default();
         self.ran = false;
-        self.arena = AlignedBytes::zeroed(plan.arena_len).map_err(|source| GraphError::OutOfMemory {
-            bytes: plan.arena_len,
-            bindings: plan.bindings.to_string(),
-            source,
-        })?;
+        match AlignedBytes::zeroed(plan.arena_len) {
+            Ok(arena) => self.arena = arena,
+            Err(source) => {
+                let (bytes, bindings) = (plan.arena_len, plan.bindings.to_string());
+                return Err(GraphError::OutOfMemory { bytes, bindings, fits: self.fits(plan), source });
+            }
+        }
         Ok(())
+    }
+
+    /// The longest that the largest length of `plan` could be for its arena to be had now. Found by halving: a plan takes
+    /// far less than a millisecond.
+    fn fits(&self, plan: &Plan) -> Option<(Symbol, usize)> {
+        let last = self.last.as_ref()?;
+        let (symbol, most) = plan.bindings.iter().max_by_key(|&(_, value)| value)?;
+        let fits = |length: usize| {
+            let bindings = plan.bindings.clone().with(symbol, length);
+            let shorter = crate::plan::plan(&last.placed.graph, &bindings, &last.captures, &self.cpu);
+            shorter.is_ok_and(|p| AlignedBytes::would_fit(p.arena_len))
+        };
+        let (mut good, mut bad) = (0, most);
+        while bad - good > 1 + good / 64 {
+            let middle = good + (bad - good) / 2;
+            if fits(middle) { good = middle } else { bad = middle }
+        }
+        (good > 0).then_some((symbol, good))
     }
 
     fn bind<'i>(

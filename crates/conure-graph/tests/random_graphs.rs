@@ -254,7 +254,7 @@ impl Growing {
         let q = self.apply(plain, &[x, w]);
         let p = self.positions[WIDTHS.iter().position(|&w| w == d).unwrap()];
         let u = self.weight(format!("bias.{heads}.{d}"), &[heads, d / heads]);
-        self.apply(RelPosAttention { heads, mask }, &[q, x, x, p, u, u, self.lengths])
+        self.apply(RelPosAttention { heads, mask, context: 0 }, &[q, x, x, p, u, u, self.lengths])
     }
 
     fn moved(&mut self, x: ValueId, d: usize, how: usize) -> (ValueId, usize) {

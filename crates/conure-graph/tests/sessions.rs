@@ -143,6 +143,11 @@ fn too_large_a_run_says_how_much_it_wanted() {
     let error = session.run(&bindings, &[]).map(|_| ()).unwrap_err();
     assert!(matches!(error, GraphError::OutOfMemory { .. }), "{error}");
     assert!(error.to_string().contains("MiB for intermediates at B=1 T=1099511627776"), "{error}");
+    // And what it says would fit can be had.
+    let GraphError::OutOfMemory { fits: Some((symbol, length)), .. } = error else { panic!("{error}") };
+    assert!(symbol == T && length < 1 << 40 && length > 1 << 10, "{length}");
+    let x = noise(1, &[1, 1 << 10, 64]);
+    session.run(&Bindings::new().with(B, 1).with(T, 1 << 10), &[("x", x.view())]).unwrap();
 }
 
 #[test]

@@ -119,16 +119,18 @@ fn layer_parts(cpu: &Cpu, t: usize) -> Outcome<()> {
             q: &x[..t * d],
             k: &x[..t * d],
             v: &x[..t * d],
-            positions: &p[..mask.positions(t).min(2 * t - 1) * d],
+            positions: &p[..mask.positions(t, t).min(2 * t - 1) * d],
             bias_u: &gamma,
             bias_v: &beta,
             lengths: &lengths,
             frames: t,
+            context: 0,
+            cached: &[],
             heads,
             head_dim: d / heads,
             mask,
         };
-        if mask.positions(t) * d > p.len() {
+        if mask.positions(t, t) * d > p.len() {
             continue;
         }
         let seconds = best(|| Ok(args.run(cpu, black_box(&mut out[..t * d]))?))?;

@@ -40,7 +40,7 @@ fn warm_kernels_do_not_allocate() {
         let x = vec![0.5; t * n];
         let q8 = quant::encoded(DType::Q8_0, &x[..n * d]).unwrap();
         let weights = PackedMatrix::new(&cpu, DType::Q8_0, &q8, n, d).unwrap();
-        let positions = vec![0.5; Mask::Full.positions(t) * d];
+        let positions = vec![0.5; Mask::Full.positions(t, t) * d];
         let lengths = [t as i32];
         let attention = RelPosAttention {
             q: &x[..t * d],
@@ -51,6 +51,8 @@ fn warm_kernels_do_not_allocate() {
             bias_v: &x[..d],
             lengths: &lengths,
             frames: t,
+            context: 0,
+            cached: &[],
             heads: 2,
             head_dim: d / 2,
             mask: Mask::Full,

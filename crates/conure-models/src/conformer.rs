@@ -7,8 +7,8 @@
 use crate::layers::{layer_norm, linear, linear_then};
 use conure_graph::{GraphBuilder, GraphError, TileTime, ValueId};
 use conure_ops::{
-    Activation, AttentionMask, BatchNorm, Binary, BinaryKind, Conv2d, ConvLength, DepthwiseConv1d, Glu,
-    LayerNorm, MaskTime, RelPosAttention, Reshape, Transpose, Unary, UnaryKind, ValueType,
+    Activation, AttentionMask, BatchNorm, Binary, BinaryKind, Concat, Conv2d, ConvLength, DepthwiseConv1d,
+    Glu, LayerNorm, MaskTime, RelPosAttention, Reshape, Transpose, Unary, UnaryKind, ValueType,
 };
 use conure_tensor::{Axis, DType, Dim, Shape, Symbol};
 
@@ -36,6 +36,27 @@ pub(crate) struct Conformer {
     pub causal_downsampling: bool,
     pub conv_causal: bool,
     pub mask: AttentionMask,
+}
+
+/// What layers need that see one chunk at a time: the frames before it are states.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cached {
+    /// Frames before the chunk whose keys and values are kept.
+    pub frames: usize,
+    /// `[B]` i32: how many of them are there.
+    pub valid: ValueId,
+}
+
+impl Cached {
+    /// `rows` `[1, T', ...]` after the `frames` rows before them; those at the end are kept for the next chunk.
+    fn extend(g: &mut GraphBuilder, name: &str, frames: usize, rows: ValueId) -> Result<ValueId, GraphError> {
+        let shape = &g.ty(rows)?.shape;
+        let ty = ValueType::f32(shape.with(0, Axis::B, Dim::from(1)).with(1, Axis::T, Dim::from(frames)));
+        let state = g.state(name, ty);
+        let before = g.read_state(state)?;
+        g.roll(state, rows)?;
+        g.apply(Concat { axis: 1 }, &[before, rows])
+    }
 }
 
 impl Conformer {
@@ -146,23 +167,24 @@ impl Conformer {
     }
 
     /// One layer: half a feed-forward, attention, convolution, half a feed-forward, norm; each added to its input.
-    /// `x` `[B, T', D]`, `positions` `[P, D]`, `lengths` `[B]` → `[B, T', D]`.
+    /// `x` `[B, T', D]`, `positions` `[P, D]`, `lengths` `[B]` → `[B, T', D]`. With `cached`, x is a chunk of one stream.
     pub(crate) fn layer(
         &self,
         g: &mut GraphBuilder,
         x: ValueId,
         positions: ValueId,
         lengths: ValueId,
+        cached: Option<Cached>,
     ) -> Result<ValueId, GraphError> {
         let d = self.d_model;
         let x = self.feed_forward(g, "feed_forward1", x)?;
 
-        let attended = self.attention(g, x, positions, lengths)?;
+        let attended = self.attention(g, x, positions, lengths, cached)?;
         let name = g.qualified("self_attn");
         g.name(attended, &name);
         let x = g.apply(Binary { kind: BinaryKind::Add }, &[x, attended])?;
 
-        let convolved = self.convolution(g, x, lengths)?;
+        let convolved = self.convolution(g, x, lengths, cached)?;
         let name = g.qualified("conv");
         g.name(convolved, &name);
         let x = g.apply(Binary { kind: BinaryKind::Add }, &[x, convolved])?;
@@ -188,39 +210,55 @@ impl Conformer {
         x: ValueId,
         positions: ValueId,
         lengths: ValueId,
+        cached: Option<Cached>,
     ) -> Result<ValueId, GraphError> {
         let (d, k) = (self.d_model, self.d_model / self.heads.max(1));
         let x = layer_norm(g, "norm_self_att", x, d)?;
         g.scoped("self_attn", |g| {
             let query = linear(g, "linear_q", x, [d, d])?; // [B, T', H K]
-            let key = linear(g, "linear_k", x, [d, d])?;
-            let value = linear(g, "linear_v", x, [d, d])?;
+            let mut key = linear(g, "linear_k", x, [d, d])?;
+            let mut value = linear(g, "linear_v", x, [d, d])?;
+            if let Some(c) = cached {
+                key = Cached::extend(g, "keys", c.frames, key)?; // [1, C + T', H K]
+                value = Cached::extend(g, "values", c.frames, value)?;
+            }
             let position = linear(g, "linear_pos", positions, [d, d])?; // [P, H K]
             let u = g.weight("pos_bias_u", &[self.heads, k])?;
             let v = g.weight("pos_bias_v", &[self.heads, k])?;
-            let y = g.apply(
-                RelPosAttention { heads: self.heads, mask: self.mask },
-                &[query, key, value, position, u, v, lengths],
-            )?;
+            let mut inputs = vec![query, key, value, position, u, v, lengths];
+            inputs.extend(cached.map(|c| c.valid));
+            // A chunk sees itself and all that is kept: that is the mask that the model was trained with.
+            let (mask, context) = cached.map_or((self.mask, 0), |c| (AttentionMask::Full, c.frames));
+            let y = g.apply(RelPosAttention { heads: self.heads, mask, context }, &inputs)?;
             linear(g, "linear_out", y, [d, d])
         })
     }
 
     /// Pointwise, GLU, depthwise in time, norm, SiLU, pointwise.
-    fn convolution(&self, g: &mut GraphBuilder, x: ValueId, lengths: ValueId) -> Result<ValueId, GraphError> {
+    fn convolution(
+        &self,
+        g: &mut GraphBuilder,
+        x: ValueId,
+        lengths: ValueId,
+        cached: Option<Cached>,
+    ) -> Result<ValueId, GraphError> {
         let (d, kernel) = (self.d_model, self.conv_kernel);
         let x = layer_norm(g, "norm_conv", x, d)?;
         g.scoped("conv", |g| {
             let x = linear(g, "pointwise_conv1", x, [2 * d, d])?; // [B, T', 2 D]
             let x = g.apply(Glu, &[x])?; // [B, T', D]
-            let x = g.apply(MaskTime, &[x, lengths])?;
+            let mut x = g.apply(MaskTime, &[x, lengths])?;
+            if cached.is_some() {
+                x = Cached::extend(g, "before", kernel - 1, x)?; // [1, kernel - 1 + T', D]
+            }
             let x = g.scoped("depthwise_conv", |g| {
                 let weight = g.weight("weight", &[d, 1, kernel])?;
                 let bias = g.weight_opt("bias", &[d])?;
-                let pad_before = if self.conv_causal { kernel - 1 } else { (kernel - 1) / 2 };
+                let all = if cached.is_some() { 0 } else { kernel - 1 };
+                let pad_before = if self.conv_causal { all } else { all / 2 };
                 let conv = DepthwiseConv1d {
                     pad_before,
-                    pad_after: kernel - 1 - pad_before,
+                    pad_after: all - pad_before,
                     bias: bias.is_some(),
                     scale_shift: false,
                     activation: Activation::None,
@@ -256,8 +294,8 @@ fn with_axis(shape: Shape, axis: Axis, dim: Dim) -> Shape {
 }
 
 /// The inputs of an encoder: `log_mel` `[B, T, F]` and `lengths` `[B]`, the valid frames of each item.
-pub(crate) fn encoder_inputs(g: &mut GraphBuilder, mels: usize) -> (ValueId, ValueId) {
-    let log_mel = Shape::new([(Axis::B, Dim::from(B)), (Axis::T, Dim::from(T)), (Axis::F, Dim::from(mels))]);
-    let lengths = ValueType::new(DType::I32, Shape::new([(Axis::B, Dim::from(B))]));
+pub(crate) fn encoder_inputs(g: &mut GraphBuilder, mels: usize, batch: Dim) -> (ValueId, ValueId) {
+    let log_mel = Shape::new([(Axis::B, batch.clone()), (Axis::T, Dim::from(T)), (Axis::F, Dim::from(mels))]);
+    let lengths = ValueType::new(DType::I32, Shape::new([(Axis::B, batch)]));
     (g.input("log_mel", ValueType::f32(log_mel)), g.input("lengths", lengths))
 }

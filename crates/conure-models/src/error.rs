@@ -34,6 +34,16 @@ pub enum ModelError {
         /// What was expected.
         expected: String,
     },
+    /// The model cannot hear a stream chunk by chunk.
+    #[error(
+        "{origin}: this model cannot stream: {why}; transcribe recordings with it, or take a streaming model"
+    )]
+    NotStreaming {
+        /// Where the model comes from.
+        origin: String,
+        /// What stands against it.
+        why: String,
+    },
     /// The model has not the part that was asked for.
     #[error("{origin}: the model has no {what}; it has: {known}")]
     NoSuchPart {

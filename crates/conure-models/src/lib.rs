@@ -10,5 +10,5 @@ pub mod parakeet;
 mod source;
 
 pub use error::ModelError;
-pub use parakeet::{Attention, Parakeet, ParakeetConfig};
+pub use parakeet::{Attention, Parakeet, ParakeetConfig, StreamingConfig};
 pub use source::GgufWeights;

@@ -314,7 +314,7 @@ fn operations_are_those_of_the_definition() {
         (&conv(1), &[&[1, 9, 8, 4], &[6, 4, 3, 3]], &[&[1, 5, 4, 6]], 2.0 * 120.0 * 36.0),
         (&conv(4), &[&[1, 9, 8, 4], &[4, 1, 3, 3]], &[&[1, 5, 4, 4]], 2.0 * 80.0 * 9.0),
         (
-            &conure_ops::RelPosAttention { heads: 2, mask: conure_ops::AttentionMask::Full },
+            &conure_ops::RelPosAttention { heads: 2, mask: conure_ops::AttentionMask::Full, context: 0 },
             &[&[1, 10, 8]],
             &[&[1, 10, 8]],
             100.0 * (6.0 * 8.0 + 10.0),

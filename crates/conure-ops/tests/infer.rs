@@ -118,14 +118,14 @@ fn convolutions_and_lengths() {
 #[test]
 fn attention() {
     let d = x(&[(Axis::D, 512)]);
-    check(RelPosEncoding { d_model: 512, window: None }, &[d.clone()], "f32 [P 2*T-1, D 512]");
-    check(RelPosEncoding { d_model: 512, window: Some(128) }, &[d.clone()], "f32 [P 257, D 512]");
+    check(RelPosEncoding { d_model: 512, window: None, context: 0 }, &[d.clone()], "f32 [P 2*T-1, D 512]");
+    check(RelPosEncoding { d_model: 512, window: Some(128), context: 0 }, &[d.clone()], "f32 [P 257, D 512]");
     let error = "rel_pos_encoding: d_model is 5, must be even";
-    check(RelPosEncoding { d_model: 5, window: None }, &[d.clone()], error);
+    check(RelPosEncoding { d_model: 5, window: None, context: 0 }, &[d.clone()], error);
 
     let run = |mask, rows: Dim, heads: usize, bias: &[usize], expected: &str| {
         let inputs = [d.clone(), d.clone(), d.clone(), p(rows, 512), w(bias), w(bias), lengths()];
-        check(RelPosAttention { heads, mask }, &inputs, expected);
+        check(RelPosAttention { heads, mask, context: 0 }, &inputs, expected);
     };
     let all = (&frames() * &Dim::from(2)).plus(-1);
     let band = AttentionMask::Banded { left: 128, right: 128 };

@@ -75,6 +75,40 @@ pub enum SpeechError {
         /// Length of the clip, or of the longest of a batch.
         seconds: f64,
     },
+    /// The encoder's intermediates for a clip do not fit in memory.
+    #[error(
+        "the encoder needs {} MiB for {seconds:.0} s of audio and they cannot be had; {}transcribe it in parts, or with \
+         local attention (over 128 frames, say), whose need grows with the length and not with its square",
+        bytes / (1 << 20), fits.map_or(String::new(), |s| format!("{s:.0} s at a time would fit: "))
+    )]
+    EncoderMemory {
+        /// Bytes wanted.
+        bytes: usize,
+        /// Length of the clip, or of the longest of a batch.
+        seconds: f64,
+        /// What would fit now.
+        fits: Option<f64>,
+        /// What the graph said.
+        #[source]
+        source: GraphError,
+    },
+    /// The features of a stream would have to be normalised over all of it.
+    #[error("{model}: this model normalises features over the whole recording, so that it cannot stream")]
+    StreamFeatures {
+        /// What messages call the model.
+        model: String,
+    },
+    /// A sample of a stream is not a number.
+    #[error("sample {at} of the stream is {value}; samples are numbers, best in -1 ..= 1")]
+    StreamSample {
+        /// Its number, from the start of the stream.
+        at: usize,
+        /// What it is.
+        value: f32,
+    },
+    /// The stream was ended before.
+    #[error("the stream is over: begin another one")]
+    StreamOver,
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,

@@ -1,6 +1,7 @@
 //! From samples to transcripts: front end, encoder, greedy decoders, word times, output formats.
 
 pub mod decode;
+mod encoding;
 mod error;
 pub mod format;
 mod front_end;
@@ -8,6 +9,7 @@ mod options;
 pub mod progress;
 mod recogniser;
 pub mod result;
+mod stream;
 pub mod timing;
 mod transcribe;
 mod transducer;
@@ -17,4 +19,5 @@ pub use error::SpeechError;
 pub use options::{Decoder, RecogniseOptions};
 pub use progress::{OnProgress, Progress, Stage};
 pub use recogniser::{Recogniser, Recognition};
+pub use stream::{EndKind, Stream, StreamEnd, StreamOptions, StreamUpdate};
 pub use transcribe::{TranscribeOptions, shift};

@@ -13,18 +13,12 @@ use crate::transducer::TransducerSession;
 use crate::worker::{Encoded, Worker};
 use conure_audio::log_mel::{Features, LogMel};
 use conure_gguf::GgufFile;
-use conure_graph::{Device, Observer, Passes};
+use conure_graph::{Device, Passes};
 use conure_kernels::Cpu;
 use conure_models::{Attention, Parakeet};
-use conure_tensor::{Bindings, Symbol, Tensor, TensorView};
+use conure_tensor::Tensor;
 use conure_text::Vocabulary;
 use std::sync::{Arc, Mutex, PoisonError};
-
-const T: Symbol = Symbol::new("T");
-const B: Symbol = Symbol::new("B");
-
-/// Samples that a clip is padded to: NeMo's `transcribe` centres shorter clips in a second of silence.
-const SHORTEST_SECONDS: usize = 1;
 
 /// What the decoder made of a clip.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,6 +89,29 @@ impl Recogniser {
     /// The instruction set and the threads it runs on.
     pub fn cpu(&self) -> &Arc<Cpu> {
         &self.cpu
+    }
+
+    /// Its front end.
+    pub(crate) fn log_mel(&self) -> &LogMel {
+        &self.log_mel
+    }
+
+    /// The kind of its transducer.
+    pub(crate) fn transducer_head(&self) -> Head {
+        self.heads().into_iter().find(|h| *h != Head::Ctc).unwrap_or(Head::Rnnt)
+    }
+
+    /// The prompt of one item, one-hot; empty for a model that takes none.
+    pub(crate) fn prompt_row(&self, options: &RecogniseOptions) -> Result<Vec<f32>, SpeechError> {
+        let prompt = self.prompt_index(options)?;
+        let Some(((_, index), config)) = prompt.zip(self.model.config().prompt.as_ref()) else {
+            return Ok(Vec::new());
+        };
+        let mut row = vec![0.0; config.num_prompts];
+        if let Some(hot) = row.get_mut(index) {
+            *hot = 1.0;
+        }
+        Ok(row)
     }
 
     /// The device it runs on; what that one does not take, the CPU does.
@@ -313,118 +330,6 @@ impl Recogniser {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
     }
 
-    fn attention(&self, options: &RecogniseOptions, frames: usize) -> Result<Attention, SpeechError> {
-        match options.local_attention {
-            None => Ok(Attention::Model),
-            Some(0) => Err(SpeechError::LocalAttention(0)),
-            // A window wider than the clip sees all of it; powers of two keep the graphs few.
-            Some(window) => Ok(Attention::Local(window.min(frames.next_power_of_two()))),
-        }
-    }
-
-    /// Log-mel and encoder of a batch; the captures stay in the worker's encoder session.
-    fn encode(
-        &self,
-        worker: &mut Worker,
-        clips: &[&[f32]],
-        options: &RecogniseOptions,
-        captures: &[&str],
-        part: Option<&Part>,
-    ) -> Result<Encoded, SpeechError> {
-        let prompt = self.prompt_index(options)?;
-        let paddings = self.features(worker, clips, options, part)?;
-        let (batch, frames) = (clips.len(), worker.features.frames);
-        worker.prompt.clear();
-        if let (Some((_, index)), Some(config)) = (&prompt, &self.model.config().prompt) {
-            worker.prompt.resize(batch * config.num_prompts, 0.0);
-            worker.prompt.iter_mut().skip(*index).step_by(config.num_prompts).for_each(|p| *p = 1.0);
-        }
-        let attention = self.attention(options, frames / self.model.config().subsampling_factor + 2)?;
-        let bindings = Bindings::new().with(B, batch).with(T, frames);
-        let at = worker.encoder(&self.model, &self.device, &self.cpu, attention)?;
-        let Worker { encoders, batch: data, lengths, prompt, features, .. } = worker;
-        let session = &mut encoders[at].1;
-        session.set_cancel(options.cancel.clone());
-        session.set_observer(part.map(|p| Arc::new(p.clone()) as Arc<dyn Observer>));
-        let data = if batch == 1 { &features.data } else { data };
-        let mut inputs = vec![
-            ("log_mel", TensorView::of(&[batch, frames, features.n_mels], data).map_err(tensor_error)?),
-            ("lengths", TensorView::of(&[batch], lengths).map_err(tensor_error)?),
-        ];
-        if !prompt.is_empty() {
-            inputs.push((
-                "prompt",
-                TensorView::of(&[batch, prompt.len() / batch], prompt).map_err(tensor_error)?,
-            ));
-        }
-        let outputs = session.run_capturing(&bindings, &inputs, captures)?;
-        let lengths = outputs.get("encoder_lengths")?;
-        let frames = lengths
-            .as_slice::<i32>()
-            .map_err(tensor_error)?
-            .iter()
-            .map(|&l| usize::try_from(l).unwrap_or(0))
-            .collect();
-        Ok(Encoded { session: at, frames, paddings })
-    }
-
-    /// Log-mel of all clips into the worker; returns the silence put before each, in seconds.
-    fn features(
-        &self,
-        worker: &mut Worker,
-        clips: &[&[f32]],
-        options: &RecogniseOptions,
-        part: Option<&Part>,
-    ) -> Result<Vec<f64>, SpeechError> {
-        let rate = self.sample_rate() as usize;
-        let mels = self.log_mel.config().n_mels;
-        let padded_len = |clip: &[f32]| clip.len().max(SHORTEST_SECONDS * rate);
-        let longest = clips.iter().map(|c| self.log_mel.frame_count(padded_len(c))).max().unwrap_or(1);
-        worker.lengths.clear();
-        worker.batch.clear();
-        worker.features.data.clear();
-        let batch = if clips.len() > 1 { clips.len() } else { 0 };
-        let reserved = worker
-            .features
-            .data
-            .try_reserve(longest * mels)
-            .and_then(|()| worker.batch.try_reserve(batch * longest * mels));
-        reserved.map_err(|_| SpeechError::OutOfMemory {
-            bytes: (batch + 1) * longest * mels * size_of::<f32>(),
-            seconds: longest as f64 * self.log_mel.config().hop_length as f64 / rate as f64,
-        })?;
-        if clips.len() > 1 {
-            worker.batch.resize(clips.len() * longest * mels, 0.0);
-        }
-        let mut paddings = Vec::with_capacity(clips.len());
-        for (i, clip) in clips.iter().enumerate() {
-            if options.cancelled() {
-                return Err(SpeechError::Cancelled);
-            }
-            if let Some(part) = part {
-                part.at(Stage::Features, i as f64 / clips.len() as f64);
-            }
-            let missing = padded_len(clip) - clip.len();
-            let before = missing / 2;
-            if missing > 0 {
-                let mut padded = vec![0.0; padded_len(clip)];
-                padded[before..before + clip.len()].copy_from_slice(clip);
-                self.log_mel.compute_into(&padded, &mut worker.features, &mut worker.scratch);
-            } else {
-                self.log_mel.compute_into(clip, &mut worker.features, &mut worker.scratch);
-            }
-            worker.lengths.push(i32::try_from(worker.features.valid).unwrap_or(i32::MAX));
-            if clips.len() > 1 {
-                let row = i * longest * mels;
-                let data = &worker.features.data;
-                worker.batch[row..row + data.len()].copy_from_slice(data);
-            }
-            paddings.push(before as f64 / rate as f64);
-        }
-        worker.features.frames = longest;
-        Ok(paddings)
-    }
-
     /// Runs the decoder on each item of the batch that is in the worker's encoder session.
     fn decode(
         &self,
@@ -470,20 +375,42 @@ impl Recogniser {
         progress: Option<crate::decode::Progress<'_>>,
     ) -> Result<Vec<Token>, SpeechError> {
         let mut tokens = Vec::new();
-        let mut state = TransducerState::default();
-        let Some(config) = &self.model.config().transducer else { return Ok(tokens) };
+        self.decode_on(transducer, frames, &mut TransducerState::default(), &mut tokens, progress)?;
+        Ok(tokens)
+    }
+
+    /// Decodes the frames up to `frames` that `state` has not seen.
+    pub(crate) fn decode_from(
+        &self,
+        transducer: &mut TransducerSession,
+        frames: usize,
+        state: &mut TransducerState,
+        tokens: &mut Vec<Token>,
+    ) -> Result<(), SpeechError> {
+        self.decode_on(transducer, frames, state, tokens, None)
+    }
+
+    fn decode_on(
+        &self,
+        transducer: &mut TransducerSession,
+        frames: usize,
+        state: &mut TransducerState,
+        tokens: &mut Vec<Token>,
+        progress: Option<crate::decode::Progress<'_>>,
+    ) -> Result<(), SpeechError> {
+        let Some(config) = &self.model.config().transducer else { return Ok(()) };
         if config.durations.is_empty() {
             let greedy = RnntGreedy { blank: self.blank(), max_symbols: config.max_symbols };
-            greedy.decode(transducer, frames, &mut state, &mut tokens, progress)?;
+            greedy.decode(transducer, frames, state, tokens, progress)?;
         } else {
             let greedy = TdtGreedy {
                 blank: self.blank(),
                 durations: config.durations.clone(),
                 max_symbols: config.max_symbols,
             };
-            greedy.decode(transducer, frames, &mut state, &mut tokens, progress)?;
+            greedy.decode(transducer, frames, state, tokens, progress)?;
         }
-        Ok(tokens)
+        Ok(())
     }
 
     /// Every row of logits of a greedy decoding, `[steps, V+1+durations]`.

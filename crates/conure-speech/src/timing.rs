@@ -159,6 +159,11 @@ fn segment(id: usize, words: Vec<Word>) -> Segment {
     Segment { id, start, end, text, words }
 }
 
+/// How many of the tokens belong to words that are complete: all but those of the last word, which may grow.
+pub(crate) fn finished_tokens(tokens: &[Token], vocabulary: &Vocabulary) -> usize {
+    word_groups(tokens, vocabulary).last().map_or(tokens.len(), |group| group.first)
+}
+
 /// Indices of the tokens of a word. `first` can be a lone word mark that is not among `ids`.
 struct Group {
     first: usize,

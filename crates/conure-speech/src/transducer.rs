@@ -27,8 +27,10 @@ pub(crate) struct TransducerSession {
     states: Vec<State>,
     /// `joint.pred` of the present predictor output, `[J]`.
     pred: Vec<f32>,
-    /// `joint.enc` of the clip, `[T', J]`.
+    /// `joint.enc` of the clip, `[T', J]`; of a stream, only of the chunk.
     frames: Vec<f32>,
+    /// The number of the first of these frames.
+    first_frame: usize,
     bindings: Bindings,
     /// Every row of logits, where a capture asked for them.
     record: Option<Vec<f32>>,
@@ -56,6 +58,7 @@ impl TransducerSession {
             states,
             pred: vec![0.0; joint_hidden],
             frames: Vec::new(),
+            first_frame: 0,
             bindings: Bindings::new().with(B, 1),
             record: None,
         })
@@ -63,6 +66,12 @@ impl TransducerSession {
 
     /// Puts a clip's projected encoder frames in place.
     pub(crate) fn set_frames(&mut self, frames: &[f32]) {
+        self.set_frames_from(0, frames);
+    }
+
+    /// Puts a chunk's projected encoder frames in place, which count from `first` on.
+    pub(crate) fn set_frames_from(&mut self, first: usize, frames: &[f32]) {
+        self.first_frame = first;
         self.frames.clear();
         self.frames.extend_from_slice(frames);
     }
@@ -125,9 +134,10 @@ impl Transducer for TransducerSession {
     fn joint(&mut self, frame: usize) -> Result<&[f32], GraphError> {
         let width = self.pred.len();
         let enc = frame
-            .checked_mul(width)
+            .checked_sub(self.first_frame)
+            .and_then(|frame| frame.checked_mul(width))
             .and_then(|at| self.frames.get(at..at + width))
-            .ok_or_else(|| GraphError::Build { what: format!("encoder frame {frame} is past the end") })?;
+            .ok_or_else(|| GraphError::Build { what: format!("encoder frame {frame} is not there") })?;
         let inputs = [
             ("joint.enc", TensorView::of(&[1, width], enc).map_err(tensor_error)?),
             ("joint.pred", TensorView::of(&[1, width], &self.pred).map_err(tensor_error)?),

@@ -1,7 +1,7 @@
 //! Recordings as a model takes them: one channel, at the model's sample rate.
 
 use crate::error::Error;
-use conure_audio::decode::{DecodeOptions, open};
+use conure_audio::decode::{AudioStream, DecodeOptions, open};
 use conure_audio::downmix::Downmix;
 use conure_audio::error::AudioError;
 use conure_audio::resample::Resampler;
@@ -120,31 +120,9 @@ pub(crate) fn read_watched(
     watch: &RecogniseOptions,
 ) -> Result<Recording, Error> {
     let reporter = watch.progress.as_ref().map(OnProgress::reading);
-    let mut stream = open(source, &options.decode)?;
-    let name = stream.name().to_owned();
-    let rate = stream.sample_rate();
-    let fail = |kind| Error::Audio(AudioError::new(&name, kind));
-    let downmix = Downmix::new(stream.layout(), options.mix).map_err(fail)?;
-    let mut resampler =
-        Resampler::new(rate, sample_rate).map_err(|e| Error::Samples(format!("{name}: {e}")))?;
-    let frames = |seconds: f64| (seconds.max(0.0) * f64::from(rate)).round() as u64;
-    let begin = frames(options.start);
-    let end = options.duration.map_or(u64::MAX, |d| begin.saturating_add(frames(d)));
-    let (mut at, mut mono, mut samples) = (0u64, Vec::new(), Vec::new());
-    while at < end
-        && let Some(block) = stream.next_block()?
-    {
-        mono.clear();
-        downmix.apply(block, &mut mono);
-        let first = begin.saturating_sub(at).min(mono.len() as u64) as usize;
-        let last = (end - at).min(mono.len() as u64) as usize;
-        at += mono.len() as u64;
-        let more = resampler.output_length(mono.len() as u64) as usize + 1;
-        samples.try_reserve(more).map_err(|_| Error::Samples(format!(
-            "{name}: there is no memory for more than {:.0} s of it; transcribe it in parts, with a start and a duration",
-            samples.len() as f64 / f64::from(sample_rate)
-        )))?;
-        resampler.push(&mono[first.min(last)..last], &mut samples);
+    let mut blocks = Blocks::open(source, sample_rate, options)?;
+    let mut samples = Vec::new();
+    while blocks.next(&mut samples)? {
         if watch.cancelled() {
             return Err(SpeechError::Cancelled.into());
         }
@@ -152,17 +130,95 @@ pub(crate) fn read_watched(
             reporter.read(samples.len() as f64 / f64::from(sample_rate));
         }
     }
-    if begin > 0 && at <= begin {
-        return Err(Error::PastTheEnd { name, seconds: at as f64 / f64::from(rate), start: options.start });
-    }
-    if at == 0 && !EMPTY_IS_VALID.contains(&stream.container()) {
-        return Err(Error::Samples(format!(
-            "{name}: it looks like {}, but no sound was found in it; it is damaged or incomplete",
-            stream.container()
-        )));
-    }
-    resampler.finish(&mut samples);
     samples.shrink_to_fit();
-    let warnings = stream.warnings().to_vec();
-    Ok(Recording { name, samples, sample_rate, start: begin as f64 / f64::from(rate), warnings })
+    let start = blocks.begin as f64 / f64::from(blocks.rate);
+    let warnings = blocks.stream.warnings().to_vec();
+    Ok(Recording { name: blocks.name, samples, sample_rate, start, warnings })
+}
+
+/// A source on its way to be one channel at a model's rate, block by block.
+pub(crate) struct Blocks {
+    pub name: String,
+    stream: AudioStream,
+    downmix: Downmix,
+    resampler: Resampler,
+    rate: u32,
+    sample_rate: u32,
+    /// Frames at the source's rate: the first and the last of those wanted, and those read.
+    begin: u64,
+    end: u64,
+    at: u64,
+    mono: Vec<f32>,
+}
+
+impl Blocks {
+    pub fn open(source: AudioSource, sample_rate: u32, options: &AudioOptions) -> Result<Blocks, Error> {
+        let stream = open(source, &options.decode)?;
+        let name = stream.name().to_owned();
+        let rate = stream.sample_rate();
+        let fail = |kind| Error::Audio(AudioError::new(&name, kind));
+        let downmix = Downmix::new(stream.layout(), options.mix).map_err(fail)?;
+        let resampler =
+            Resampler::new(rate, sample_rate).map_err(|e| Error::Samples(format!("{name}: {e}")))?;
+        let frames = |seconds: f64| (seconds.max(0.0) * f64::from(rate)).round() as u64;
+        let begin = frames(options.start);
+        let end = options.duration.map_or(u64::MAX, |d| begin.saturating_add(frames(d)));
+        Ok(Blocks {
+            name,
+            stream,
+            downmix,
+            resampler,
+            rate,
+            sample_rate,
+            begin,
+            end,
+            at: 0,
+            mono: Vec::new(),
+        })
+    }
+
+    /// What the reader has to say so far.
+    pub fn warnings(&self) -> &[Warning] {
+        self.stream.warnings()
+    }
+
+    /// Appends the next block to `samples`; `false` at the end, when what the resampler held back is there too.
+    pub fn next(&mut self, samples: &mut Vec<f32>) -> Result<bool, Error> {
+        let block = if self.at < self.end { self.stream.next_block()? } else { None };
+        let Some(block) = block else {
+            self.check_end()?;
+            self.resampler.finish(samples);
+            return Ok(false);
+        };
+        self.mono.clear();
+        self.downmix.apply(block, &mut self.mono);
+        let count = self.mono.len() as u64;
+        let first = self.begin.saturating_sub(self.at).min(count) as usize;
+        let last = (self.end - self.at).min(count) as usize;
+        self.at += count;
+        let more = self.resampler.output_length(count) as usize + 1;
+        samples.try_reserve(more).map_err(|_| Error::Samples(format!(
+            "{}: there is no memory for more than {:.0} s of it; transcribe it in parts, with a start and a duration",
+            self.name,
+            samples.len() as f64 / f64::from(self.sample_rate)
+        )))?;
+        self.resampler.push(&self.mono[first.min(last)..last], samples);
+        Ok(true)
+    }
+
+    fn check_end(&self) -> Result<(), Error> {
+        let Blocks { name, stream, begin, at, rate, .. } = self;
+        if *begin > 0 && at <= begin {
+            let rate = f64::from(*rate);
+            let (seconds, start) = (*at as f64 / rate, *begin as f64 / rate);
+            return Err(Error::PastTheEnd { name: name.clone(), seconds, start });
+        }
+        if *at == 0 && !EMPTY_IS_VALID.contains(&stream.container()) {
+            return Err(Error::Samples(format!(
+                "{name}: it looks like {}, but no sound was found in it; it is damaged or incomplete",
+                stream.container()
+            )));
+        }
+        Ok(())
+    }
 }

@@ -8,15 +8,20 @@ mod embedded;
 mod error;
 mod info;
 mod inspect;
+mod live;
 mod model;
 
 pub use audio::{AudioOptions, AudioSource, Recording, Samples};
 pub use conure_audio::decode::DecodeOptions;
 pub use conure_graph::{DeviceInfo, Drawing, Passes, Placement, devices};
 pub use conure_speech::result::{Segment, TokenInfo, Transcript, Word};
-pub use conure_speech::{Decoder, OnProgress, Progress, RecogniseOptions, Stage, TranscribeOptions, format};
+pub use conure_speech::{
+    Decoder, EndKind, OnProgress, Progress, RecogniseOptions, Stage, Stream, StreamEnd, StreamOptions,
+    StreamUpdate, TranscribeOptions, format,
+};
 pub use conure_tensor::{DType, Tensor};
 pub use error::Error;
 pub use info::{DtypeInfo, EncoderInfo, ModelInfo, PreprocessorInfo, TokenizerInfo, TransducerInfo};
 pub use inspect::{Lengths, Part};
+pub use live::Heard;
 pub use model::{LoadOptions, SpeechModel};

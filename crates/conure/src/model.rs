@@ -8,7 +8,9 @@ use conure_gguf::GgufFile;
 use conure_graph::{Passes, Registry};
 use conure_kernels::Cpu;
 use conure_speech::result::Transcript;
-use conure_speech::{RecogniseOptions, Recogniser, SpeechError, TranscribeOptions, shift};
+use conure_speech::{
+    RecogniseOptions, Recogniser, SpeechError, Stream, StreamOptions, TranscribeOptions, shift,
+};
 use conure_tensor::Tensor;
 use std::path::Path;
 use std::sync::Arc;
@@ -47,7 +49,7 @@ pub struct LoadOptions {
 /// ```
 #[derive(Debug)]
 pub struct SpeechModel {
-    recogniser: Recogniser,
+    recogniser: Arc<Recogniser>,
     info: ModelInfo,
 }
 
@@ -92,7 +94,7 @@ impl SpeechModel {
         let cpu = Arc::new(cpu);
         let file = Arc::new(file);
         let passes = options.passes.for_device(&device);
-        let recogniser = Recogniser::load(file.clone(), name, device, cpu, &passes)?;
+        let recogniser = Arc::new(Recogniser::load(file.clone(), name, device, cpu, &passes)?);
         let decoders = recogniser.heads().iter().map(|h| h.name().to_owned()).collect();
         let info = ModelInfo::new(&file, name, recogniser.model().config(), decoders);
         Ok(SpeechModel { recogniser, info })
@@ -218,6 +220,30 @@ impl SpeechModel {
     /// If the graph cannot be built.
     pub fn node_names(&self) -> Result<Vec<String>, Error> {
         Ok(self.recogniser.node_names()?)
+    }
+
+    /// Begins a stream of mono samples at [`SpeechModel::sample_rate`], for models trained for it: words come as they are
+    /// spoken.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let microphone = std::iter::empty::<Vec<f32>>();
+    /// let model = conure::SpeechModel::load("parakeet_realtime_eou_120m.gguf")?;
+    /// let mut stream = model.stream(Default::default())?;
+    /// for samples in microphone {
+    ///     for word in stream.feed(&samples)?.words {
+    ///         print!("{} ", word.word);
+    ///     }
+    /// }
+    /// stream.finish()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// A model that was trained for whole recordings, a look-ahead or language that it cannot have.
+    pub fn stream(&self, options: StreamOptions) -> Result<Stream, Error> {
+        Ok(self.recogniser.stream(options)?)
     }
 
     /// The parts of the model, for programs that put them together in their own way.

@@ -72,7 +72,8 @@ pub enum ProgressArg {
     conure transcribe -m parakeet.gguf interview.mp3 --output-format srt > interview.srt\n  \
     conure transcribe *.flac --output-dir out --output-format json --output-format vtt\n  \
     ffmpeg -i talk.mkv -f wav - | conure transcribe -\n  \
-    arecord -f S16_LE -r 16000 -d 5 -t raw | conure transcribe - --raw s16le:16000:1\n\n\
+    arecord -f S16_LE -r 16000 -d 5 -t raw | conure transcribe - --raw s16le:16000:1\n  \
+    arecord -f S16_LE -r 16000 -t raw | conure transcribe --stream -m realtime.gguf - --raw s16le:16000:1\n\n\
     Reads WAV, FLAC, MP3, Ogg Vorbis, Opus, AAC and ALAC in M4A/MP4, AIFF, CAF, MKV and WebM, at any rate and with any \
     channels; the format is told by content, not by name. The transcript goes to standard output, everything else to \
     standard error. A file that fails does not stop the others.\n\n\
@@ -98,6 +99,10 @@ pub struct TranscribeArgs {
     #[arg(long, value_enum, value_name = "HOW", env = "CONURE_PROGRESS")]
     pub progress: Option<ProgressArg>,
 
+    /// Hearing as it comes.
+    #[command(flatten)]
+    pub live: LiveArgs,
+
     /// What is written.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -113,6 +118,22 @@ pub struct TranscribeArgs {
     /// What it runs on.
     #[command(flatten)]
     pub compute: ComputeArgs,
+}
+
+/// Hearing as it comes.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Streaming")]
+pub struct LiveArgs {
+    /// Give words as they are spoken, also of a pipe that never ends: a line that grows on a terminal, else a JSON object
+    /// per line; needs a streaming model
+    #[arg(long, env = "CONURE_STREAM", value_parser = FalseyValueParser::new())]
+    #[arg(conflicts_with_all = ["output_dir", "word_timestamps", "max_words", "max_duration", "silence_gap", "local_attention"])]
+    pub stream: bool,
+
+    /// Frames of 80 ms that a streaming model waits for before it decides: more is better and later [default: as the model
+    /// was trained first]
+    #[arg(long, value_name = "N", requires = "stream", env = "CONURE_LOOK_AHEAD", value_parser = values::any_count)]
+    pub look_ahead: Option<usize>,
 }
 
 /// What is written, and where.
@@ -231,6 +252,9 @@ impl TranscribeArgs {
         let inputs = self.inputs();
         if inputs.iter().filter(|p| is_stdin(p)).count() > 1 {
             return Err("standard input (`-`) can be read only once".to_owned());
+        }
+        if self.live.stream && inputs.len() > 1 {
+            return Err("--stream hears one input".to_owned());
         }
         if self.output.output_dir.is_some() {
             return Ok(());

@@ -50,6 +50,11 @@ pub fn binding(text: &str) -> Result<(char, usize), String> {
     }
 }
 
+/// A count, also 0.
+pub fn any_count(text: &str) -> Result<usize, String> {
+    text.trim().parse().map_err(|_| "expected a whole number".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,6 +7,7 @@ pub mod devices;
 pub mod graph;
 pub mod info;
 pub mod model;
+mod stream;
 pub mod transcribe;
 
 /// Bytes for people: `24.5 MB`.

@@ -29,6 +29,9 @@ pub fn run(args: &TranscribeArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     if args.inputs().iter().any(|i| is_stdin(i)) {
         refuse_terminal()?;
     }
+    if args.live.stream {
+        return super::stream::run(args, interrupt);
+    }
     let inputs = args.inputs();
     let targets = targets(&inputs, args.output.output_dir.as_deref(), &args.formats())?;
     let job = Job {
@@ -180,7 +183,7 @@ fn refuse_terminal() -> Result<(), Failure> {
         .advice("pipe audio into it: ffmpeg -i FILE -f wav - | conure transcribe -"))
 }
 
-fn audio_options(args: &TranscribeArgs) -> AudioOptions {
+pub(super) fn audio_options(args: &TranscribeArgs) -> AudioOptions {
     let input = &args.input;
     AudioOptions {
         decode: DecodeOptions { raw: input.raw, strict: input.strict, ..DecodeOptions::default() },
@@ -231,7 +234,7 @@ fn format_options(args: &TranscribeArgs) -> FormatOptions {
 }
 
 /// Says which model runs on what, and for the embedded one how to get a better one.
-fn announce(model: &SpeechModel, embedded: bool) {
+pub(super) fn announce(model: &SpeechModel, embedded: bool) {
     let (info, cpu) = (model.info(), model.recogniser().cpu());
     let types: Vec<&str> = info.dtypes.keys().map(String::as_str).collect();
     note(&format!(

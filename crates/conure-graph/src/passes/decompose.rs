@@ -244,7 +244,7 @@ mod tests {
         let lengths = ValueType::new(DType::I32, Shape::new([(Axis::B, Dim::from(b))]));
         values.push(g.input("lengths", lengths));
         inputs.push(("lengths", Tensor::from_slice(&[b], &[19i32, 11]).unwrap()));
-        let y = g.apply(RelPosAttention { heads, mask }, &values).unwrap();
+        let y = g.apply(RelPosAttention { heads, mask, context: 0 }, &values).unwrap();
         if named {
             g.name(y, "attended");
         }

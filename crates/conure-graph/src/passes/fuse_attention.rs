@@ -173,7 +173,7 @@ impl Found {
             return None;
         }
         let biases = [bias(r, u, sizes)?, bias(r, v_bias, sizes)?];
-        let op = RelPosAttention { heads: sizes[0], mask: masked.mask };
+        let op = RelPosAttention { heads: sizes[0], mask: masked.mask, context: 0 };
         let found = Found { op, q, k, v, p, biases, sizes, lengths };
         found.fits(r).then_some(found)
     }
@@ -211,7 +211,8 @@ mod tests {
         values.push(g.weight("u", &[2, 4]).unwrap());
         values.push(g.weight("v", &[2, 4]).unwrap());
         values.push(g.input("lengths", ValueType::new(DType::I32, Shape::fixed(&[1]))));
-        let y = g.apply(RelPosAttention { heads: 2, mask: AttentionMask::Full }, &values).unwrap();
+        let y =
+            g.apply(RelPosAttention { heads: 2, mask: AttentionMask::Full, context: 0 }, &values).unwrap();
         g.output("y", y);
         let mut graph = Decompose::ops(&["rel_pos_attention"]).run(g.finish().unwrap()).unwrap();
         graph.nodes.iter_mut().for_each(|n| twist(&mut n.op));

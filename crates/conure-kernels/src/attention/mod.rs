@@ -50,10 +50,11 @@ pub enum Mask {
 }
 
 impl Mask {
-    /// Rows P of the table of projected positions for `frames` frames, from the leftmost relative position on.
-    pub fn positions(self, frames: usize) -> usize {
+    /// Rows P of the table of projected positions for `frames` frames of which the last `queries` are asked about, from the
+    /// leftmost relative position on.
+    pub fn positions(self, frames: usize, queries: usize) -> usize {
         match self {
-            Mask::Full | Mask::ChunkedLimited { .. } => (2 * frames).saturating_sub(1),
+            Mask::Full | Mask::ChunkedLimited { .. } => (frames + queries).saturating_sub(1),
             Mask::Banded { left, right } => left.saturating_add(right).saturating_add(1),
         }
     }
@@ -84,17 +85,18 @@ impl Mask {
     }
 }
 
-/// The operands of [`RelPosAttention::run`]. B batch, T frames, H heads, dk head dimension, P positions.
+/// The operands of [`RelPosAttention::run`]. B batch, T frames, C frames before them, H heads, dk head dimension, P
+/// positions.
 #[derive(Clone, Copy, Debug)]
 pub struct RelPosAttention<'a> {
     /// `[B, T, H * dk]`.
     pub q: &'a [f32],
-    /// `[B, T, H * dk]`.
+    /// `[B, C + T, H * dk]`.
     pub k: &'a [f32],
-    /// `[B, T, H * dk]`.
+    /// `[B, C + T, H * dk]`.
     pub v: &'a [f32],
-    /// Projected positions `[P, H * dk]`, P as [`Mask::positions`] says: full, `T - 1` down to `-(T - 1)`; banded, `left`
-    /// down to `-right`.
+    /// Projected positions `[P, H * dk]`, P as [`Mask::positions`] says: full, `C + T - 1` down to `-(T - 1)`; banded,
+    /// `left` down to `-right`.
     pub positions: &'a [f32],
     /// `[H, dk]`, added to q for the content score.
     pub bias_u: &'a [f32],
@@ -104,6 +106,10 @@ pub struct RelPosAttention<'a> {
     pub lengths: &'a [i32],
     /// T.
     pub frames: usize,
+    /// C: frames before those of the queries, which are only keys; the mask counts from the first of them.
+    pub context: usize,
+    /// `[B]`: how many of the context's frames are there, from its end; empty where C is 0.
+    pub cached: &'a [i32],
     /// H.
     pub heads: usize,
     /// dk, at most 512.
@@ -131,7 +137,8 @@ impl RelPosAttention<'_> {
             let (item, group) = (task / groups, task % groups);
             let (b, head) = (item / self.heads, item % self.heads);
             let r0 = group * rows;
-            let valid = usize::try_from(self.lengths[b]).unwrap_or(0).min(self.frames);
+            let count = |list: &[i32]| list.get(b).and_then(|&n| usize::try_from(n).ok()).unwrap_or(0);
+            let valid = count(self.lengths).min(self.frames);
             let r1 = (r0 + rows).min(self.frames);
             for t in r0.max(valid)..r1 {
                 // SAFETY: tasks have disjoint rows or heads.
@@ -139,7 +146,11 @@ impl RelPosAttention<'_> {
                     .fill(0.0);
             }
             if r0 < valid {
-                let task = Task { args: self, out, b, head, valid, r0, r1: r1.min(valid) };
+                // From here on rows count from the first frame of the context, as keys do.
+                let c = self.context;
+                let first = c - count(self.cached).min(c);
+                let (r0, r1) = (c + r0, c + r1.min(valid));
+                let task = Task { args: self, out, b, head, first, valid: c + valid, r0, r1 };
                 with_scratch(scratch_len, |scratch| dispatch(cpu.isa(), TaskKernel { task, rows, scratch }));
             }
         })
@@ -147,11 +158,16 @@ impl RelPosAttention<'_> {
 
     fn check(&self, out: &[f32]) -> Result<(usize, usize)> {
         let (batch, width) = (self.lengths.len(), check::size(NAME, "q", &[self.heads, self.head_dim])?);
-        for (name, len) in [("q", self.q.len()), ("k", self.k.len()), ("v", self.v.len()), ("out", out.len())]
-        {
+        for (name, len) in [("q", self.q.len()), ("out", out.len())] {
             check::length(NAME, name, "[B, T, H * dk]", &[batch, self.frames, width], len)?;
         }
-        let positions = self.mask.positions(self.frames);
+        let keys = self.keys();
+        for (name, len) in [("k", self.k.len()), ("v", self.v.len())] {
+            check::length(NAME, name, "[B, C + T, H * dk]", &[batch, keys, width], len)?;
+        }
+        let cached = if self.context == 0 { 0 } else { batch };
+        check::length(NAME, "cached", "[B]", &[cached], self.cached.len())?;
+        let positions = self.mask.positions(keys, self.frames);
         check::length(NAME, "positions", "[P, H * dk]", &[positions, width], self.positions.len())?;
         check::length(NAME, "bias_u", "[H, dk]", &[width], self.bias_u.len())?;
         check::length(NAME, "bias_v", "[H, dk]", &[width], self.bias_v.len())?;
@@ -161,11 +177,16 @@ impl RelPosAttention<'_> {
         Ok((batch, width))
     }
 
+    /// C + T.
+    fn keys(&self) -> usize {
+        self.context.saturating_add(self.frames)
+    }
+
     /// Rows of a task: few enough for all threads to have work, many enough to pay for packing the keys.
     fn task_rows(&self, tile_rows: usize, threads: usize, batch: usize) -> usize {
         let keys = match self.mask {
-            Mask::Banded { left, right } => left.saturating_add(right).saturating_add(1).min(self.frames),
-            _ => self.frames,
+            Mask::Banded { left, right } => left.saturating_add(right).saturating_add(1).min(self.keys()),
+            _ => self.keys(),
         };
         let work = keys * self.head_dim * 3;
         let all = (batch * self.heads * self.frames).saturating_mul(work);

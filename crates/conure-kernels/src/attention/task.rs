@@ -30,7 +30,7 @@ pub(super) fn scratch_len(rows: usize, dk: usize) -> usize {
         + 2 * Carve::padded(rows)
 }
 
-/// Rows `r0..r1` of one head of one item; all are valid.
+/// Rows `r0..r1` of one head of one item; all are valid. Rows and keys count from the first frame of the context.
 #[derive(Clone, Copy)]
 pub(super) struct Task<'a> {
     pub(super) args: &'a RelPosAttention<'a>,
@@ -38,7 +38,8 @@ pub(super) struct Task<'a> {
     /// The item of the batch.
     pub(super) b: usize,
     pub(super) head: usize,
-    /// The item's valid frames.
+    /// The item's first key that is there, and one past its last.
+    pub(super) first: usize,
     pub(super) valid: usize,
     pub(super) r0: usize,
     pub(super) r1: usize,
@@ -109,13 +110,13 @@ impl Kernel for TaskKernel<'_, '_> {
         scratch.total.fill(0.0);
         scratch.largest.fill(f32::NEG_INFINITY);
         // Ranges move to the right with the query, so the first and the last row bound them.
-        let first = mask.visible(task.r0, task.valid).0;
-        let last = mask.visible(task.r1 - 1, task.valid).1;
+        let first = task.visible(task.r0).0;
+        let last = task.visible(task.r1 - 1).1;
         let mut start = first - first % KEYS;
         while start < last {
             let j0 = start.max(first - first % MAX_PANEL);
             let j1 = (start + KEYS).min(last);
-            let c0 = j0 as isize - (task.r1 - 1) as isize + mask.offset(task.args.frames) as isize;
+            let c0 = j0 as isize - (task.r1 - 1) as isize + mask.offset(task.args.keys()) as isize;
             let block = Block { j0, j1, c0 };
             task.pack(s, block, &mut scratch);
             for i in (task.r0..task.r1).step_by(S::TILE_ROWS) {
@@ -128,6 +129,19 @@ impl Kernel for TaskKernel<'_, '_> {
 }
 
 impl Task<'_> {
+    /// The keys that row `i` sees.
+    #[inline(always)]
+    fn visible(&self, i: usize) -> (usize, usize) {
+        let (lo, hi) = self.args.mask.visible(i, self.valid);
+        (lo.max(self.first), hi)
+    }
+
+    /// Row `i` of the queries and of the output.
+    #[inline(always)]
+    fn query_row(&self, i: usize) -> usize {
+        self.b * self.args.frames + i - self.args.context
+    }
+
     /// One head's part of row `t` of a `[.., H * dk]` tensor.
     #[inline(always)]
     fn head_row<'t>(&self, tensor: &'t [f32], t: usize) -> &'t [f32] {
@@ -139,11 +153,12 @@ impl Task<'_> {
     #[inline(always)]
     fn pack<S: Simd>(&self, s: S, block: Block, scratch: &mut Scratch<'_>) {
         let RelPosAttention { k, v, positions, frames, head_dim: dk, mask, .. } = *self.args;
-        let (base, stride) = (self.b * frames, self.args.heads * dk);
+        let all = self.args.keys();
+        let (base, stride) = (self.b * all, self.args.heads * dk);
         let count = block.j1 - block.j0;
         let keys = &k[base * stride + self.head * dk..];
-        pack_rows(s, keys, stride, frames, block.j0 as isize, count, dk, scratch.keys);
-        let (table, differences) = (mask.positions(frames), count + self.r1 - self.r0 - 1);
+        pack_rows(s, keys, stride, all, block.j0 as isize, count, dk, scratch.keys);
+        let (table, differences) = (mask.positions(all, frames), count + self.r1 - self.r0 - 1);
         let positions = &positions[self.head * dk..];
         pack_rows(s, positions, stride, table, block.c0, differences, dk, scratch.positions);
         let padded_count = count.next_multiple_of(S::PANEL);
@@ -164,9 +179,9 @@ impl Task<'_> {
     /// Rows `i..i + rows` against a block of keys.
     #[inline(always)]
     fn tile<S: Simd>(&self, s: S, block: Block, i: usize, rows: usize, scratch: &mut Scratch<'_>) {
-        let (dk, mask) = (self.args.head_dim, self.args.mask);
-        let lo = mask.visible(i, self.valid).0.max(block.j0);
-        let hi = mask.visible(i + rows - 1, self.valid).1.min(block.j1);
+        let dk = self.args.head_dim;
+        let lo = self.visible(i).0.max(block.j0);
+        let hi = self.visible(i + rows - 1).1.min(block.j1);
         if lo >= hi {
             return;
         }
@@ -191,7 +206,7 @@ impl Task<'_> {
             unsafe { s.tile(rows, 1, scratch.q_position.as_ptr(), b, dk, c, POSITIONS, false) };
         }
         for r in 0..rows {
-            let (lo, hi) = mask.visible(i + r, self.valid);
+            let (lo, hi) = self.visible(i + r);
             let clip = |j: usize| j.clamp(block.j0, block.j1) - block.j0;
             let range = Range { from, to, lo: clip(lo), hi: clip(hi) };
             let scores = &mut scratch.scores[r * TILE_STRIDE..][..to];
@@ -220,10 +235,10 @@ impl Task<'_> {
     /// The queries `i..i + rows` with both biases.
     #[inline(always)]
     fn queries(&self, i: usize, rows: usize, scratch: &mut Scratch<'_>) {
-        let RelPosAttention { q, bias_u, bias_v, frames, head_dim: dk, .. } = *self.args;
+        let RelPosAttention { q, bias_u, bias_v, head_dim: dk, .. } = *self.args;
         let (u, v) = (&bias_u[self.head * dk..][..dk], &bias_v[self.head * dk..][..dk]);
         for r in 0..rows {
-            let q = self.head_row(q, self.b * frames + i + r);
+            let q = self.head_row(q, self.query_row(i + r));
             let content = &mut scratch.q_content[r * TILE_STRIDE..][..dk];
             let position = &mut scratch.q_position[r * TILE_STRIDE..][..dk];
             for ((c, q), u) in content.iter_mut().zip(q).zip(u) {
@@ -238,13 +253,13 @@ impl Task<'_> {
     /// Divides the sums by the totals and stores them.
     #[inline(always)]
     fn store(&self, scratch: &Scratch<'_>) {
-        let RelPosAttention { frames, heads, head_dim: dk, .. } = *self.args;
+        let RelPosAttention { heads, head_dim: dk, .. } = *self.args;
         for t in self.r0..self.r1 {
             let row = t - self.r0;
             let total = scratch.total[row];
             let factor = if total > 0.0 { 1.0 / total } else { 0.0 };
             // SAFETY: tasks have disjoint rows or heads.
-            let out = unsafe { self.out.part(((self.b * frames + t) * heads + self.head) * dk, dk) };
+            let out = unsafe { self.out.part((self.query_row(t) * heads + self.head) * dk, dk) };
             for (out, sum) in out.iter_mut().zip(&scratch.sums[row * padded(dk)..]) {
                 *out = if total > 0.0 || total.is_nan() { sum * factor } else { 0.0 };
             }

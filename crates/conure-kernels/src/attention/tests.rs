@@ -11,6 +11,9 @@ struct Case {
     heads: usize,
     head_dim: usize,
     lengths: Vec<i32>,
+    /// Of `frames`, those that are only keys.
+    context: usize,
+    cached: Vec<i32>,
     mask: Mask,
     q: Vec<f32>,
     k: Vec<f32>,
@@ -30,11 +33,13 @@ impl Case {
             heads,
             head_dim,
             lengths: lengths.to_vec(),
+            context: 0,
+            cached: Vec::new(),
             mask,
             q: wave(n, 0.0),
             k: wave(n, 1.0),
             v: wave(n, 2.0),
-            p: wave(mask.positions(frames) * width, 3.0),
+            p: wave(mask.positions(frames, frames) * width, 3.0),
             u: wave(width, 4.0),
             w: wave(width, 5.0),
         }
@@ -49,7 +54,9 @@ impl Case {
             bias_u: &self.u,
             bias_v: &self.w,
             lengths: &self.lengths,
-            frames: self.frames,
+            frames: self.frames - self.context,
+            context: self.context,
+            cached: &self.cached,
             heads: self.heads,
             head_dim: self.head_dim,
             mask: self.mask,
@@ -171,6 +178,50 @@ fn batch_padding_and_threads_change_nothing() {
                 assert!(out[at + expected.len()..].iter().all(|&x| x == 0.0));
                 single.args().run(&cpu, &mut out[..frames * width]).unwrap();
                 assert_eq!(out[..frames * width], expected[..], "{isa} {threads} {mask:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn frames_before_the_queries_are_keys_as_far_as_they_are_there() {
+    let (frames, context, heads, head_dim) = (93, 70, 2, 16);
+    let width = heads * head_dim;
+    for (cached, mask) in [
+        (70, Mask::Full),
+        (5, Mask::Full),
+        (0, Mask::Full),
+        (70, Mask::ChunkedLimited { left: 70, right: 1 }),
+        (33, Mask::Banded { left: 40, right: 8 }),
+        (500, Mask::Full),
+    ] {
+        // The whole clip without the frames that are not there gives what its last frames are to give.
+        let first = context - context.min(cached as usize);
+        let mut whole = Case::new(frames, heads, head_dim, &[frames as i32], mask);
+        let (all, mask_from_zero) = (whole.naive(), matches!(mask, Mask::Full | Mask::Banded { .. }));
+        let expected = if first == 0 {
+            all
+        } else {
+            assert!(mask_from_zero);
+            let mut part = Case::new(frames - first, heads, head_dim, &[(frames - first) as i32], mask);
+            part.q.copy_from_slice(&whole.q[first * width..]);
+            part.k.copy_from_slice(&whole.k[first * width..]);
+            part.v.copy_from_slice(&whole.v[first * width..]);
+            let extra = mask.offset(frames) - mask.offset(frames - first);
+            let len = part.p.len();
+            part.p.copy_from_slice(&whole.p[extra * width..][..len]);
+            part.naive()
+        };
+        let expected = &expected[expected.len() - (frames - context) * width..];
+        let queries = frames - context;
+        whole.q = whole.q[context * width..].to_vec();
+        whole.p.truncate(mask.positions(frames, queries) * width);
+        (whole.context, whole.cached, whole.lengths) = (context, vec![cached], vec![queries as i32]);
+        for isa in Isa::available() {
+            let mut out = vec![f32::NAN; queries * width];
+            whole.args().run(&Cpu::new(isa, Threads::single()).unwrap(), &mut out).unwrap();
+            for (i, (f, e)) in out.iter().zip(expected).enumerate() {
+                assert!((*f as f64 - e).abs() < 3e-6, "{isa} {cached} {mask:?} [{i}]: {f} for {e}");
             }
         }
     }

@@ -8,10 +8,12 @@
 //! What a model can do is decided by the tensors and keys that its file has, never by its label.
 
 mod config;
+mod streaming;
 
 pub use config::{ParakeetConfig, Preprocessor, PromptConfig, TransducerConfig};
+pub use streaming::StreamingConfig;
 
-use crate::conformer::{B, Conformer, encoder_inputs};
+use crate::conformer::{B, Cached, Conformer, encoder_inputs};
 use crate::error::ModelError;
 use crate::layers::{linear, linear_then};
 use crate::source::GgufWeights;
@@ -19,7 +21,7 @@ use conure_gguf::GgufFile;
 use conure_graph::{Graph, GraphBuilder, GraphError, Passes, Program, ValueId, Weights};
 use conure_ops::{
     Activation, AttentionMask, Binary, BinaryKind, Broadcast, Concat, Embedding, LogSoftmax, LstmCell,
-    RelPosEncoding, Scale, Unary, ValueType,
+    RelPosEncoding, Scale, Slice, Unary, ValueType,
 };
 use conure_tensor::{Axis, DType, Dim, Shape};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,6 +36,9 @@ pub enum Attention {
     Local(usize),
 }
 
+/// What an encoder of chunks keeps and drops, and the program.
+type ChunkProgram = ((usize, usize), Arc<Program>);
+
 /// A Parakeet model: its configuration, and its graphs as programs that any number of sessions run.
 #[derive(Debug)]
 pub struct Parakeet {
@@ -41,6 +46,8 @@ pub struct Parakeet {
     weights: Arc<Weights>,
     passes: Passes,
     encoders: Mutex<Vec<(Attention, Arc<Program>)>>,
+    /// Encoders of chunks, by the frames that they keep and those that they drop.
+    chunks: Mutex<Vec<ChunkProgram>>,
     predictor: Option<Arc<Program>>,
     joint: Option<Arc<Program>>,
 }
@@ -75,7 +82,15 @@ impl Parakeet {
         let predictor = transducer.map(|t| program(predictor(&config, t, &weights)?)).transpose()?;
         let joint = transducer.map(|t| program(joint(&config, t, &weights)?)).transpose()?;
         let encoders = Mutex::new(vec![(Attention::Model, encoder)]);
-        Ok(Parakeet { config, weights, passes: passes.clone(), encoders, predictor, joint })
+        Ok(Parakeet {
+            config,
+            weights,
+            passes: passes.clone(),
+            encoders,
+            chunks: Mutex::default(),
+            predictor,
+            joint,
+        })
     }
 
     /// Its sizes and kinds.
@@ -106,6 +121,42 @@ impl Parakeet {
         Ok(program)
     }
 
+    /// How the model hears a stream with `right` frames of look-ahead; `None`: those that it was trained with first.
+    ///
+    /// # Errors
+    /// [`ModelError::NotStreaming`] with what of the model looks ahead.
+    pub fn streaming(&self, right: Option<usize>) -> Result<StreamingConfig, ModelError> {
+        self.config
+            .streaming(right)
+            .map_err(|why| ModelError::NotStreaming { origin: self.weights.origin().to_owned(), why })
+    }
+
+    /// The encoder on one chunk of a stream, the first or a later one.
+    ///
+    /// Inputs: `log_mel` `[1, T, F]` f32: the mel frames of the chunk, in a later one after [`StreamingConfig::mel_before`]
+    /// frames before them; `lengths` `[1]` i32: T; `frames` `[1]` i32: encoder frames of the chunk; `cached` `[1]` i32:
+    /// encoder frames before the chunk, at most [`StreamingConfig::left`]; `prompt` as for the encoder. Outputs and captures
+    /// as those of [`Parakeet::encoder`], without `encoder_lengths`. What the next chunk needs is kept in states, which have
+    /// the same names in the programs of first and later chunks.
+    ///
+    /// # Errors
+    /// If the graph cannot be built.
+    pub fn chunk_encoder(
+        &self,
+        streaming: &StreamingConfig,
+        first: bool,
+    ) -> Result<Arc<Program>, ModelError> {
+        let drop = if first { 0 } else { streaming.drop };
+        let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, program)) = chunks.iter().find(|(key, _)| *key == (streaming.left, drop)) {
+            return Ok(program.clone());
+        }
+        let graph = chunk_encoder(&self.config, &self.weights, streaming.left, drop)?;
+        let program = Program::with_passes(graph, &self.passes)?;
+        chunks.push(((streaming.left, drop), program.clone()));
+        Ok(program)
+    }
+
     /// The predictor, one step: inputs `token` `[B]` i32 (-1 before the first token), `h0`, `c0`, `h1`, ... `[B, P]`;
     /// outputs `h0_next`, `c0_next`, ..., and `joint.pred` `[B, J]`. To be captured: `predictor` `[B, P]`.
     ///
@@ -133,13 +184,9 @@ impl Parakeet {
     }
 }
 
-/// log-mel → subsampling → layers → (prompt) → heads.
-fn encoder(
-    config: &ParakeetConfig,
-    weights: &Arc<Weights>,
-    mask: AttentionMask,
-) -> Result<Graph, GraphError> {
-    let conformer = Conformer {
+/// The encoder's blocks with this mask.
+fn conformer(config: &ParakeetConfig, mask: AttentionMask) -> Conformer {
+    Conformer {
         mels: config.feat_in,
         channels: config.subsampling_channels,
         d_model: config.d_model,
@@ -150,36 +197,86 @@ fn encoder(
         causal_downsampling: config.causal_downsampling,
         conv_causal: config.conv_causal,
         mask,
-    };
-    let d = config.d_model;
-    let mut g = GraphBuilder::new(weights.clone());
-    let (log_mel, lengths) = encoder_inputs(&mut g, config.feat_in);
+    }
+}
 
+/// log-mel → subsampling → layers → (prompt) → heads.
+fn encoder(
+    config: &ParakeetConfig,
+    weights: &Arc<Weights>,
+    mask: AttentionMask,
+) -> Result<Graph, GraphError> {
+    let conformer = conformer(config, mask);
+    let mut g = GraphBuilder::new(weights.clone());
+    let (log_mel, lengths) = encoder_inputs(&mut g, config.feat_in, Dim::from(B));
     let (x, lengths) = conformer.subsampling(&mut g, log_mel, lengths)?; // [B, T', D]
+    let x = layers(&mut g, config, &conformer, x, lengths, None)?;
+    g.output("encoder", x);
+    g.output("encoder_lengths", lengths);
+    heads(&mut g, config, x)?;
+    g.finish()
+}
+
+/// The encoder on one chunk of a stream: the frames before it are states. Of the subsampled frames the first `drop` belong to
+/// the mel frames of the chunk before, which are there for the convolutions to see.
+fn chunk_encoder(
+    config: &ParakeetConfig,
+    weights: &Arc<Weights>,
+    left: usize,
+    drop: usize,
+) -> Result<Graph, GraphError> {
+    let conformer = conformer(config, config.mask);
+    let mut g = GraphBuilder::new(weights.clone());
+    let (log_mel, lengths) = encoder_inputs(&mut g, config.feat_in, Dim::from(1));
+    let count = || ValueType::new(DType::I32, Shape::new([(Axis::B, Dim::from(1))]));
+    let frames = g.input("frames", count());
+    let cached = Cached { frames: left, valid: g.input("cached", count()) };
+    let (x, _) = conformer.subsampling(&mut g, log_mel, lengths)?; // [1, drop + T', D]
+    let end = g.ty(x)?.shape.get(1).cloned().unwrap_or(Dim::from(0));
+    let x = if drop == 0 { x } else { g.apply(Slice { axis: 1, start: drop, end }, &[x])? };
+    let x = layers(&mut g, config, &conformer, x, frames, Some(cached))?;
+    g.output("encoder", x);
+    heads(&mut g, config, x)?;
+    g.finish()
+}
+
+/// The subsampled frames `x` `[B, T', D]` through all layers.
+fn layers(
+    g: &mut GraphBuilder,
+    config: &ParakeetConfig,
+    conformer: &Conformer,
+    mut x: ValueId,
+    lengths: ValueId,
+    cached: Option<Cached>,
+) -> Result<ValueId, GraphError> {
+    let d = config.d_model;
     g.name(x, "subsampling");
-    let mut x = x;
     if config.xscaling {
         x = g.apply(Scale { factor: (d as f32).sqrt() }, &[x])?;
     }
-    let window = match mask {
+    let window = match conformer.mask {
         AttentionMask::Banded { left, .. } => Some(left),
         _ => None,
     };
-    let positions = g.apply(RelPosEncoding { d_model: d, window }, &[x])?; // [P, D]
+    let context = cached.map_or(0, |c| c.frames);
+    let positions = g.apply(RelPosEncoding { d_model: d, window, context }, &[x])?; // [P, D]
     for layer in 0..config.n_layers {
         let path = format!("encoder.layers.{layer}");
-        x = g.scoped(&path, |g| conformer.layer(g, x, positions, lengths))?;
+        x = g.scoped(&path, |g| conformer.layer(g, x, positions, lengths, cached))?;
         g.name(x, &path);
     }
-    g.output("encoder", x);
-    g.output("encoder_lengths", lengths);
+    Ok(x)
+}
 
+/// The prompt, if the model takes one, and what the decoders read; all to be captured.
+fn heads(g: &mut GraphBuilder, config: &ParakeetConfig, mut x: ValueId) -> Result<(), GraphError> {
+    let d = config.d_model;
     if let Some(prompt) = &config.prompt {
-        x = prompted(&mut g, x, d, prompt.num_prompts)?;
+        x = prompted(g, x, d, prompt.num_prompts)?;
         g.name(x, "prompted");
     }
     if let Some(head) = config.ctc_head {
-        let logits = linear(&mut g, head, x, [config.vocab_size + 1, d])?; // [B, T', V+1]
+        let logits = linear(g, head, x, [config.vocab_size + 1, d])?; // [B, T', V+1]
         g.name(logits, "ctc.logits");
         let log_probs = g.apply(LogSoftmax, &[logits])?;
         g.name(log_probs, "ctc.log_probs");
@@ -188,12 +285,13 @@ fn encoder(
         let projected = g.scoped("joint", |g| linear(g, "enc", x, [t.joint_hidden, d]))?; // [B, T', J]
         g.name(projected, "joint.enc");
     }
-    g.finish()
+    Ok(())
 }
 
 /// The language prompt: `y = W2 relu(W0 [x; onehot] + b0) + b2`, in place of `x`.
 fn prompted(g: &mut GraphBuilder, x: ValueId, d: usize, prompts: usize) -> Result<ValueId, GraphError> {
-    let shape = Shape::new([(Axis::B, Dim::from(B)), (Axis::N, Dim::from(prompts))]);
+    let batch = g.ty(x)?.shape.get(0).cloned().unwrap_or(Dim::from(B));
+    let shape = Shape::new([(Axis::B, batch), (Axis::N, Dim::from(prompts))]);
     let onehot = g.input("prompt", ValueType::f32(shape));
     let onehot = g.apply(Broadcast, &[onehot, x])?; // [B, T', num_prompts]
     let joined = g.apply(Concat { axis: 2 }, &[x, onehot])?; // [B, T', D + num_prompts]

@@ -55,7 +55,35 @@ pub fn cases() -> Vec<Case> {
             cases.push(case([b, t, heads, width], mask, lengths, dtype));
         }
     }
+    let full_cache: [(usize, usize, &[i32], &[i32]); 5] = [
+        (1, 4, &[1], &[4]),
+        (2, 70, &[2], &[3]),
+        (5, 6, &[5, 2], &[0, 6]),
+        (7, 14, &[7], &[200]),
+        (14, 70, &[13], &[70]),
+    ];
+    for (t, context, lengths, cached) in full_cache {
+        cases.push(with_context(t, context, lengths, cached));
+    }
     cases
+}
+
+fn with_context(t: usize, context: usize, lengths: &[i32], cached: &[i32]) -> Case {
+    let (b, heads, width) = (lengths.len(), 2, 8);
+    let (d, frames) = (heads * width, context + t);
+    Case::new(
+        format!("b{b} t{t} after {context} {lengths:?} cached {cached:?}"),
+        RelPosAttention { heads, mask: FULL, context },
+    )
+    .with(Input::f32(&[b, t, d]))
+    .with(Input::f32(&[b, frames, d]))
+    .with(Input::f32(&[b, frames, d]))
+    .with(Input::f32(&[frames + t - 1, d]))
+    .with(Input::weight(DType::F32, &[heads, width]))
+    .with(Input::weight(DType::F32, &[heads, width]))
+    .with(Input::i32(&[b], lengths))
+    .with(Input::i32(&[b], cached))
+    .within(TOLERANCE)
 }
 
 fn case([b, t, heads, width]: [usize; 4], mask: AttentionMask, lengths: &[i32], dtype: DType) -> Case {
@@ -67,7 +95,7 @@ fn case([b, t, heads, width]: [usize; 4], mask: AttentionMask, lengths: &[i32], 
     let x = Input::f32(&[b, t, d]);
     Case::new(
         format!("b{b} t{t} h{heads} k{width} {mask:?} {lengths:?} {dtype}"),
-        RelPosAttention { heads, mask },
+        RelPosAttention { heads, mask, context: 0 },
     )
     .with(x.clone())
     .with(x.clone())

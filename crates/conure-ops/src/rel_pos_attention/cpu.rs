@@ -52,6 +52,8 @@ impl CpuOp for RelPosAttention {
             bias_v: small(call, NAME, 5)?,
             lengths: call.slice(NAME, 6)?,
             frames: dim(q.shape(), 1),
+            context: self.context,
+            cached: if self.context > 0 { call.slice(NAME, 7)? } else { &[] },
             heads: self.heads,
             head_dim: dim(q.shape(), 2) / self.heads.max(1),
             mask: self.kernel_mask(),

@@ -102,13 +102,14 @@ impl AttentionMask {
 
 /// Multi-head self-attention with relative positions (Transformer-XL; Conformer).
 ///
-/// Inputs: `q`, `k`, `v [B, T, D]` f32; `p [P, D]` f32, the projected [`crate::RelPosEncoding`]; `u` and `v_bias`
-/// `[H, K]`, added to the query where it meets keys and positions; `lengths [B]` i32. Output: `[B, T, D]` f32, the
-/// heads side by side, before the output projection.
+/// Inputs: `q [B, T, D]`, `k`, `v [B, C + T, D]` f32; `p [P, D]` f32, the projected [`crate::RelPosEncoding`]; `u` and
+/// `v_bias` `[H, K]`, added to the query where it meets keys and positions; `lengths [B]` i32; with a context C
+/// `cached [B]` i32, how many frames of it are there, from its end. Output: `[B, T, D]` f32, the heads side by side, before
+/// the output projection. Queries and mask count frames from the first of the context.
 ///
 /// For query `i` and key `j`, `score = ((q_i + u) . k_j + (q_i + v_bias) . p_(i-j)) / sqrt(K)`, softmax over the
 /// keys that the mask shows and that lie before the item's end. Queries past the end, or that see no key, give 0.
-/// The rows of `p` stand for the distances `i - j`, greatest first: `T-1 ..= -(T-1)`, and with
+/// The rows of `p` stand for the distances `i - j`, greatest first: `C+T-1 ..= -(T-1)`, and with
 /// [`AttentionMask::Banded`] `left ..= -right`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RelPosAttention {
@@ -116,6 +117,8 @@ pub struct RelPosAttention {
     pub heads: usize,
     /// What a query sees.
     pub mask: AttentionMask,
+    /// C: frames before those of the queries, kept from earlier runs.
+    pub context: usize,
 }
 
 impl RelPosAttention {
@@ -137,15 +140,21 @@ impl Op for RelPosAttention {
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
         let mut attrs = vec![("heads", Attr::Int(i64::try_from(self.heads).unwrap_or(i64::MAX)))];
         attrs.extend(self.mask.attrs());
+        if self.context > 0 {
+            attrs.push(("context", Attr::Int(i64::try_from(self.context).unwrap_or(i64::MAX))));
+        }
         attrs
     }
 
     fn infer(&self, inputs: &[&ValueType]) -> Result<Outputs, OpError> {
-        let ins = Inputs::exactly(NAME, inputs, 7)?;
+        let ins = Inputs::exactly(NAME, inputs, 7 + usize::from(self.context > 0))?;
         let q = ins.f32_of(0, 3, "[B, T, D]")?;
+        let frames = dim(q, 1) + &Dim::from(self.context);
         for i in 1..3 {
-            ins.f32_of(i, 3, "[B, T, D]")?;
-            ins.same_shape(0, i)?;
+            let k = ins.f32_of(i, 3, "[B, C + T, D]")?;
+            ins.same(Axis::B, dim(q, 0), dim(k, 0))?;
+            ins.same(Axis::T, &frames, dim(k, 1))?;
+            ins.same(Axis::D, dim(q, 2), dim(k, 2))?;
         }
         let d = dim(q, 2).as_constant().ok_or_else(|| ins.wrong(0, "[B, T, D] with D fixed"))?;
         if self.heads == 0 || !d.is_multiple_of(self.heads) {
@@ -155,7 +164,7 @@ impl Op for RelPosAttention {
         ins.same(Axis::D, dim(q, 2), dim(p, 1))?;
         let rows = match self.mask {
             AttentionMask::Banded { left, right } => Dim::from(left.saturating_add(right).saturating_add(1)),
-            _ => (dim(q, 1) * &Dim::from(2)).plus(-1),
+            _ => (&frames + dim(q, 1)).plus(-1),
         };
         ins.same(Axis::P, &rows, dim(p, 0))?;
         for i in 4..6 {
@@ -165,6 +174,10 @@ impl Op for RelPosAttention {
         }
         let lengths = ins.i32(6, Some(1), "[B]")?;
         ins.same(Axis::B, dim(q, 0), dim(lengths, 0))?;
+        if self.context > 0 {
+            let cached = ins.i32(7, Some(1), "[B]")?;
+            ins.same(Axis::B, dim(q, 0), dim(cached, 0))?;
+        }
         Ok(one(q.clone()))
     }
 
@@ -172,22 +185,26 @@ impl Op for RelPosAttention {
         let (q, k, v) = (read(NAME, inputs, 0)?, read(NAME, inputs, 1)?, read(NAME, inputs, 2)?);
         let (p, lengths) = (read(NAME, inputs, 3)?, ints(NAME, inputs, 6)?);
         let (u, v_bias) = (read(NAME, inputs, 4)?, read(NAME, inputs, 5)?);
-        let (frames, width) = (q.dim(1), q.last() / self.heads.max(1));
+        let (queries, width) = (q.dim(1), q.last() / self.heads.max(1));
+        let frames = self.context + queries;
+        let cached = if self.context > 0 { ints(NAME, inputs, 7)? } else { Vec::new() };
         let mut out = vec![0.0; q.data.len()];
         for b in 0..q.dim(0) {
-            let end = valid(&lengths, b, frames);
-            for i in 0..end {
+            let end = self.context + valid(&lengths, b, queries);
+            let start = self.context - valid(&cached, b, self.context);
+            for i in self.context..end {
                 for h in 0..self.heads {
-                    let seen: Vec<usize> = (0..end).filter(|&j| self.mask.sees(i, j)).collect();
+                    let seen: Vec<usize> = (start..end).filter(|&j| self.mask.sees(i, j)).collect();
                     let head = |x: &Values, row: usize| x.row(row)[h * width..(h + 1) * width].to_vec();
-                    let query = head(&q, b * frames + i);
+                    let row = b * queries + i - self.context;
+                    let query = head(&q, row);
                     let scores = seen.iter().map(|&j| {
                         let content = dot(&query, u.row(h), &head(&k, b * frames + j));
                         let place = dot(&query, v_bias.row(h), &head(&p, self.position(i, j, frames)));
                         (content + place) / (width as f64).sqrt()
                     });
                     let weights = softmax(scores.collect());
-                    let at = (b * frames + i) * q.last() + h * width;
+                    let at = row * q.last() + h * width;
                     for (w, &j) in weights.iter().zip(&seen) {
                         let value = head(&v, b * frames + j);
                         out[at..at + width].iter_mut().zip(&value).for_each(|(o, v)| *o += w * v);
@@ -200,7 +217,13 @@ impl Op for RelPosAttention {
 
     fn flops(&self, _inputs: &[&[usize]], outputs: &[&[usize]]) -> f64 {
         let [batch, frames, d] = [0, 1, 2].map(|i| dims(outputs, 0).get(i).copied().unwrap_or(0));
-        let pairs = batch as f64 * self.mask.pairs(frames);
+        // With a context, a chunk's worth of queries meets all of it.
+        let seen = if self.context == 0 {
+            self.mask.pairs(frames)
+        } else {
+            frames as f64 * (self.context + frames) as f64
+        };
+        let pairs = batch as f64 * seen;
         // Per pair of query and key and per channel: a product and a sum for keys, positions and values. The softmax: five
         // per pair and head.
         pairs * (6.0 * d as f64 + 5.0 * self.heads as f64)
@@ -209,7 +232,8 @@ impl Op for RelPosAttention {
     fn decompose(&self, inputs: &[&ValueType]) -> Result<Option<Decomposition>, OpError> {
         let mut d = Decomposition::new(inputs);
         let [q, k, v, p, u, v_bias, lengths] = [0, 1, 2, 3, 4, 5, 6].map(Part::Input);
-        if !is_plain(inputs[4]) || !is_plain(inputs[5]) {
+        // A chunk of a stream has no simpler form: its scores are not square.
+        if self.context > 0 || !is_plain(inputs[4]) || !is_plain(inputs[5]) {
             return Ok(None);
         }
         let frames = d.shape(q)?;

@@ -24,9 +24,17 @@ pub fn cases() -> Vec<Case> {
     geometries
         .into_iter()
         .map(|(frames, d_model, window)| {
-            Case::new(format!("t{frames} d{d_model} {window:?}"), RelPosEncoding { d_model, window })
-                .with(Input::f32(&[2, frames, 3]))
-                .within(TOLERANCE)
+            Case::new(
+                format!("t{frames} d{d_model} {window:?}"),
+                RelPosEncoding { d_model, window, context: 0 },
+            )
+            .with(Input::f32(&[2, frames, 3]))
+            .within(TOLERANCE)
         })
+        .chain([(1, 70), (2, 4), (14, 70), (3, 5)].map(|(frames, context)| {
+            let op = RelPosEncoding { d_model: 8, window: None, context };
+            let name = format!("t{frames} after {context}");
+            Case::new(name, op).with(Input::f32(&[1, frames, 3])).within(TOLERANCE)
+        }))
         .collect()
 }

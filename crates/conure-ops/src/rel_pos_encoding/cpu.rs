@@ -11,8 +11,10 @@ impl CpuOp for RelPosEncoding {
     }
 
     fn run(&self, call: &mut CpuCall<'_, '_>) -> Result<(), OpError> {
-        let farthest = call.outputs.first().map_or(0, |o| dim(o.shape(), 0) / 2);
+        let rows = call.outputs.first().map_or(0, |o| dim(o.shape(), 0));
+        let before = self.before(rows);
         let out = out_f32(NAME, call.outputs, 0)?;
-        positions::relative_sinusoids(farthest, farthest, self.d_model, out).map_err(refused(NAME))
+        positions::relative_sinusoids(before, rows.saturating_sub(before + 1), self.d_model, out)
+            .map_err(refused(NAME))
     }
 }

@@ -15,7 +15,7 @@ const NAME: &str = "rel_pos_encoding";
 /// The encoding of relative positions of Transformer-XL (Dai et al. 2019) as NeMo tabulates it.
 ///
 /// Input: any f32 `x [B, T, ...]`, of which only T counts. Output: `[P, D]` f32. Without a window the rows stand for
-/// the positions `T-1, T-2, ..., -(T-1)` (P = 2T-1); with window W for `W, ..., -W` (P = 2W+1). Columns `2i` and
+/// the positions `C+T-1, ..., -(T-1)` (P = C+2T-1, C frames before those of `x`); with window W for `W, ..., -W` (P = 2W+1). Columns `2i` and
 /// `2i+1` are the sine and cosine of `position * exp(-2i * ln(10000) / D)`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RelPosEncoding {
@@ -23,9 +23,17 @@ pub struct RelPosEncoding {
     pub d_model: usize,
     /// The farthest position, where attention is local.
     pub window: Option<usize>,
+    /// Frames before those of `x` that are attended to.
+    pub context: usize,
 }
 
 impl RelPosEncoding {
+    /// The position of the first of `rows` rows.
+    pub(crate) fn before(&self, rows: usize) -> usize {
+        // Without a window rows = C + 2T - 1, and the first is C + T - 1.
+        self.window.unwrap_or_else(|| (rows + self.context) / 2)
+    }
+
     /// Radians per position in columns `2i` and `2i+1`.
     pub(crate) fn frequency(&self, i: usize) -> f64 {
         (-(2.0 * i as f64) * (10000f64.ln() / self.d_model as f64)).exp()
@@ -41,6 +49,9 @@ impl Op for RelPosEncoding {
         let int = |n: usize| Attr::Int(i64::try_from(n).unwrap_or(i64::MAX));
         let mut attrs = vec![("d_model", int(self.d_model))];
         attrs.extend(self.window.map(|w| ("window", int(w))));
+        if self.context > 0 {
+            attrs.push(("context", int(self.context)));
+        }
         attrs
     }
 
@@ -50,14 +61,16 @@ impl Op for RelPosEncoding {
         if !self.d_model.is_multiple_of(2) {
             return Err(ins.attribute(format!("d_model is {}, must be even", self.d_model)));
         }
-        let farthest = self.window.map_or_else(|| dim(x, 1).plus(-1), Dim::from);
-        let rows = (&farthest * &Dim::from(2)).plus(1);
+        let rows = match self.window {
+            Some(window) => (&Dim::from(window) * &Dim::from(2)).plus(1),
+            None => (&(dim(x, 1) * &Dim::from(2)) + &Dim::from(self.context)).plus(-1),
+        };
         Ok(one(Shape::new([(Axis::P, rows), (Axis::D, Dim::from(self.d_model))])))
     }
 
     fn reference(&self, _inputs: &[TensorView<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), OpError> {
         let rows = output(NAME, outputs, 0)?.shape().first().copied().unwrap_or(0);
-        let farthest = (rows / 2) as f64;
+        let farthest = self.before(rows) as f64;
         let out = (0..rows).flat_map(|r| {
             let position = farthest - r as f64;
             (0..self.d_model).map(move |column| {

@@ -1,0 +1,245 @@
+//! `conure transcribe --stream`: words as they are spoken.
+
+use super::model;
+use super::transcribe::{announce, audio_options, source};
+use crate::args::TranscribeArgs;
+use crate::failure::{Exit, Failure};
+use crate::interrupt::Interrupt;
+use crate::output::{note, shown, to_stdout, warning};
+use console::Term;
+use conure::format::OutputFormat;
+use conure::{EndKind, StreamOptions, StreamUpdate, Word};
+use serde_json::{Value, json};
+use std::io::IsTerminal;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+/// Hears one input as it comes.
+///
+/// # Errors
+/// A model that cannot be loaded or cannot stream, an input that cannot be read.
+pub fn run(args: &TranscribeArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
+    let inputs = args.inputs();
+    let Some(input) = inputs.first() else { return Ok(Exit::Success) };
+    let shown = shown(input);
+    let model = model::load(args.model.as_deref(), &args.compute)?;
+    if !args.quiet {
+        announce(&model, model::is_embedded(args.model.as_deref()));
+    }
+    let options = StreamOptions {
+        look_ahead: args.live.look_ahead,
+        language: args.recognition.language.clone(),
+        tight_words: args.recognition.tight_words,
+        cancel: Some(interrupt.flag().clone()),
+        ..StreamOptions::default()
+    };
+    let mut screen = Screen::new(args);
+    let (mut computing, mut chunk) = (Duration::ZERO, 0.0);
+    let mut failure = None;
+    let source = source(input, interrupt)?;
+    let result = model.listen(source, &audio_options(args), options, |update, stream| {
+        (computing, chunk) = (stream.computing(), stream.latency());
+        match screen.show(update) {
+            Ok(true) => ControlFlow::Continue(()),
+            Ok(false) => ControlFlow::Break(()),
+            Err(error) => {
+                failure = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    });
+    screen.close()?;
+    if interrupt.requested() {
+        return Err(Failure::interrupted());
+    }
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    let heard = result.map_err(|error| model::failed(format!("cannot transcribe {shown}"), error))?;
+    for text in &heard.warnings {
+        warning(&format!("{shown}: {text}"));
+    }
+    if !args.quiet && heard.seconds > 0.0 {
+        let per_second = computing.as_secs_f64() / heard.seconds;
+        note(&format!(
+            "{shown}: {:.2} s of audio, {:.1} times as fast as speech; words come up to {:.2} s after they are spoken",
+            heard.seconds,
+            1.0 / per_second.max(f64::MIN_POSITIVE),
+            chunk * (1.0 + per_second),
+        ));
+    }
+    Ok(Exit::Success)
+}
+
+/// Where words appear.
+enum Screen {
+    /// A line that is redrawn until its utterance ends.
+    Line { term: Term, said: String, drawn: bool },
+    /// A JSON object per line, for programs.
+    Json,
+    /// Text only: words as they are complete, a line per utterance.
+    Text { column: bool },
+}
+
+impl Screen {
+    fn new(args: &TranscribeArgs) -> Screen {
+        if args.formats().first() == Some(&OutputFormat::Json) {
+            Screen::Json
+        } else if args.output.no_timestamps {
+            Screen::Text { column: false }
+        } else if std::io::stdout().is_terminal() {
+            Screen::Line { term: Term::stdout(), said: String::new(), drawn: false }
+        } else {
+            Screen::Json
+        }
+    }
+
+    /// Shows what is new; `false`: nobody reads any more.
+    fn show(&mut self, update: &StreamUpdate) -> Result<bool, Failure> {
+        match self {
+            Screen::Line { term, said, drawn } => to_stdout(|_| line(term, said, drawn, update)),
+            Screen::Json => to_stdout(|out| events(update).iter().try_for_each(|e| writeln!(out, "{e}"))),
+            Screen::Text { column } => to_stdout(|out| {
+                for piece in pieces(update) {
+                    match piece {
+                        Some(word) => {
+                            write!(out, "{}{}", if *column { " " } else { "" }, word.word)?;
+                            *column = true;
+                        }
+                        None if std::mem::take(column) => writeln!(out)?,
+                        None => {}
+                    }
+                }
+                Ok(())
+            }),
+        }
+    }
+
+    /// Ends the last line.
+    fn close(&mut self) -> Result<(), Failure> {
+        let open = match self {
+            Screen::Line { said, .. } => !said.is_empty(),
+            Screen::Text { column } => *column,
+            Screen::Json => false,
+        };
+        if open {
+            to_stdout(|out| writeln!(out))?;
+        }
+        Ok(())
+    }
+}
+
+/// The words of an update in order, with `None` where an utterance ends.
+fn pieces(update: &StreamUpdate) -> Vec<Option<&Word>> {
+    let mut pieces = Vec::new();
+    let mut ends = update.ends.iter().filter(|e| e.kind == EndKind::Utterance).peekable();
+    for (i, word) in update.words.iter().enumerate() {
+        while ends.next_if(|e| e.words <= i).is_some() {
+            pieces.push(None);
+        }
+        pieces.push(Some(word));
+    }
+    pieces.extend(ends.map(|_| None));
+    pieces
+}
+
+/// What of `text` fits into a line: its end.
+fn tail(text: &str, columns: usize) -> String {
+    let length = text.chars().count();
+    if length <= columns {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().skip(length - columns.saturating_sub(1)).collect();
+    format!("…{kept}")
+}
+
+fn line(term: &Term, said: &mut String, drawn: &mut bool, update: &StreamUpdate) -> std::io::Result<()> {
+    if std::mem::replace(drawn, true) {
+        term.clear_line()?;
+    }
+    for piece in pieces(update) {
+        match piece {
+            Some(word) => {
+                if !said.is_empty() {
+                    said.push(' ');
+                }
+                said.push_str(&word.word);
+            }
+            None if !said.is_empty() => {
+                term.write_line(said)?;
+                said.clear();
+            }
+            None => {}
+        }
+    }
+    let growing = update.partial.as_ref().map_or(String::new(), |p| format!(" {}", p.word));
+    let columns = usize::from(term.size().1).saturating_sub(2).max(8);
+    term.write_str(&tail(format!("{said}{growing}").trim_start(), columns))?;
+    term.flush()
+}
+
+/// An update as JSON objects.
+fn events(update: &StreamUpdate) -> Vec<Value> {
+    let word = |w: &Word| json!({"word": w.word, "start": w.start, "end": w.end, "confidence": w.confidence});
+    let mut events = Vec::new();
+    let mut shown = 0;
+    let mut words_until = |events: &mut Vec<Value>, until: usize| {
+        let until = until.min(update.words.len());
+        if shown < until {
+            let words: Vec<Value> = update.words[shown..until].iter().map(word).collect();
+            events.push(json!({"event": "words", "words": words}));
+            shown = until;
+        }
+    };
+    for end in &update.ends {
+        words_until(&mut events, end.words);
+        let of = match end.kind {
+            EndKind::Utterance => "utterance",
+            EndKind::Backchannel => "backchannel",
+        };
+        events.push(json!({"event": "end", "of": of, "time": end.time}));
+    }
+    words_until(&mut events, usize::MAX);
+    if let Some(partial) = &update.partial {
+        events.push(json!({"event": "partial", "word": word(partial)}));
+    }
+    events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conure::StreamEnd;
+
+    fn update(words: &[&str], ends: &[usize], partial: Option<&str>) -> StreamUpdate {
+        let word = |text: &&str| Word { word: (*text).to_owned(), start: 1.0, end: 1.5, confidence: 0.5 };
+        let end = |&words: &usize| StreamEnd { kind: EndKind::Utterance, frame: 20, time: 1.6, words };
+        StreamUpdate {
+            words: words.iter().map(word).collect(),
+            ends: ends.iter().map(end).collect(),
+            partial: partial.as_ref().map(word),
+            ..StreamUpdate::default()
+        }
+    }
+
+    #[test]
+    fn words_and_ends_come_in_the_order_of_speech() {
+        let events = events(&update(&["a", "b", "c"], &[2], Some("d")));
+        let kinds: Vec<&str> = events.iter().map(|e| e["event"].as_str().unwrap()).collect();
+        assert_eq!(kinds, ["words", "end", "words", "partial"]);
+        assert_eq!(events[0]["words"].as_array().unwrap().len(), 2);
+        assert_eq!((events[1]["of"].as_str(), events[1]["time"].as_f64()), (Some("utterance"), Some(1.6)));
+        assert_eq!(events[3]["word"]["word"], "d");
+
+        let update = update(&["a", "b"], &[0, 1, 2], None);
+        let order: Vec<&str> =
+            pieces(&update).iter().map(|piece| piece.map_or("|", |w| w.word.as_str())).collect();
+        assert_eq!(order, ["|", "a", "|", "b", "|"]);
+    }
+
+    #[test]
+    fn a_long_line_shows_its_end() {
+        assert_eq!(tail("short", 10), "short");
+        assert_eq!(tail("äbcdefgh", 5), "…efgh");
+    }
+}

@@ -1,0 +1,83 @@
+//! `conure transcribe --stream`: words from a pipe before it ends, as JSON lines and as text.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::{conure, root, run, speech};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::Stdio;
+
+/// A streaming model with random weights: what it says is nonsense, but always the same.
+fn model() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("stream.gguf");
+    let nemo = root().join("tests/data/oracle/stream_eou128.nemo");
+    let ran = run(conure().args(["convert", "-q"]).arg(nemo).arg(&path));
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    (folder, path)
+}
+
+#[test]
+fn words_come_as_json_lines() {
+    let (_folder, model) = model();
+    let ran = run(conure().args(["transcribe", "--stream", "-m"]).arg(&model).arg(speech()));
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let events: Vec<Value> =
+        ran.stdout.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{l}: {e}"))).collect();
+    let words: Vec<&Value> = events
+        .iter()
+        .filter(|e| e["event"] == "words")
+        .flat_map(|e| e["words"].as_array().unwrap())
+        .collect();
+    assert!(words.len() > 5, "{}", ran.stdout);
+    let starts: Vec<f64> = words.iter().map(|w| w["start"].as_f64().unwrap()).collect();
+    assert!(starts.is_sorted() && starts.iter().all(|s| *s < 7.5), "{starts:?}");
+    assert!(events.iter().any(|e| e["event"] == "partial"));
+    assert!(ran.stderr.contains("times as fast as speech"), "{}", ran.stderr);
+
+    let text = run(conure()
+        .args(["transcribe", "--stream", "--no-timestamps", "-q", "-m"])
+        .arg(&model)
+        .arg(speech()));
+    let joined: Vec<&str> = words.iter().map(|w| w["word"].as_str().unwrap()).collect();
+    assert_eq!(text.stdout.split_whitespace().collect::<Vec<_>>(), joined);
+    assert_eq!(text.stderr, "");
+}
+
+#[test]
+fn a_pipe_is_heard_before_it_ends() {
+    let (_folder, model) = model();
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_conure"))
+        .args(["transcribe", "--stream", "-q", "--raw", "s16le:16000:1", "-", "-m"])
+        .arg(&model)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let wav = std::fs::read(speech()).unwrap();
+    stdin.write_all(&wav[44..]).unwrap();
+    stdin.flush().unwrap();
+    // The pipe stays open: what comes now was said without its end.
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let first: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    assert!(["words", "partial"].contains(&first["event"].as_str().unwrap()), "{first}");
+    drop(stdin);
+    assert!(lines.map(Result::unwrap).count() > 3);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn what_cannot_stream_is_said_before_the_first_sound() {
+    let ran = run(conure().args(["transcribe", "--stream", "-q"]).arg(speech()));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
+    assert!(ran.stderr.contains("this model cannot stream"), "{}", ran.stderr);
+    let two = run(conure().args(["transcribe", "--stream"]).args([speech(), speech()]));
+    assert!(two.code == Some(2) && two.stderr.contains("--stream hears one input"), "{}", two.stderr);
+    let alone = run(conure().args(["transcribe", "--look-ahead", "1"]).arg(speech()));
+    assert_eq!(alone.code, Some(2), "{}", alone.stderr);
+}
