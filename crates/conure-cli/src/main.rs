@@ -43,6 +43,8 @@ fn run(command: &Command) -> Result<Exit, Failure> {
         Command::Devices(args) => commands::devices::run(args),
         Command::Capture(args) => commands::capture::run(args, &interrupt),
         Command::Graph(args) => commands::graph::run(args),
+        Command::Bench(args) => commands::bench::run(args, &interrupt),
+        Command::Profile(args) => commands::profile::run(args, &interrupt),
         Command::Completions(args) => commands::completions::run(args),
     }
     .map(|()| Exit::Success)

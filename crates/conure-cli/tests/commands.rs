@@ -165,6 +165,62 @@ fn graphs_are_drawn_placed_and_measured() {
 }
 
 #[test]
+fn a_benchmark_says_what_it_measured() {
+    let clip = speech();
+    let bench =
+        json(&["bench", "embedded", clip.to_str().unwrap(), "--runs", "2", "--threads", "1", "--json"]);
+    for key in ["load_ms", "first_ms", "rtfx", "arena_mb", "gflops", "roofline_fraction", "encoder_gflop"] {
+        assert!(bench[key].as_f64().unwrap() > 0.0, "{key}: {bench}");
+    }
+    for key in ["features_ms", "encoder_ms", "decoder_ms", "total_ms"] {
+        let (min, median) = (&bench[key]["min"], &bench[key]["median"]);
+        assert!(0.0 < min.as_f64().unwrap() && min.as_f64() <= median.as_f64(), "{key}: {bench}");
+    }
+    assert_eq!((bench["threads"].as_u64(), bench["decoder"].as_str()), (Some(1), Some("tdt")));
+    assert_eq!((bench["runs"].as_u64(), bench["audio_s"].as_f64()), (Some(2), Some(7.435)));
+    let step = json(&["bench", "step", "embedded", "--steps", "20", "--json"]);
+    assert!(step["step_us"]["median"].as_f64().unwrap() > 0.0, "{step}");
+    let roofline = json(&["bench", "roofline", "--threads", "1", "--json"]);
+    for key in ["f32_gflops", "f16_gflops", "q8_0_gflops", "bandwidth_gbs"] {
+        assert!(roofline[key].as_f64().unwrap() > 0.0, "{key}: {roofline}");
+    }
+    let ctc = root().join("tests/data/oracle/ctc80.gguf");
+    let ran = conure_with(["bench", "step", ctc.to_str().unwrap()]);
+    assert!(ran.code == Some(1) && ran.stderr.contains("no tdt decoder"), "{}", ran.stderr);
+    assert_eq!(conure_with(["bench", "embedded"]).code, Some(2));
+}
+
+#[test]
+fn a_profile_accounts_for_the_run() {
+    let (clip, dir) = (speech(), tempfile::tempdir().unwrap());
+    let trace = dir.path().join("trace.json");
+    let args = ["profile", "embedded", clip.to_str().unwrap(), "--json", "--trace", trace.to_str().unwrap()];
+    let profile = json(&args);
+    let sum = |key: &str| -> f64 {
+        profile[key].as_array().unwrap().iter().map(|s| s["ms"].as_f64().unwrap()).sum()
+    };
+    let steps = profile["steps_ms"].as_f64().unwrap();
+    for key in ["ops", "layers", "nodes"] {
+        assert!((sum(key) / steps - 1.0).abs() < 1e-6, "{key}");
+    }
+    // What the steps took is part of what encoder and decoder took.
+    let stages = profile["encoder_ms"].as_f64().unwrap() + profile["decoder_ms"].as_f64().unwrap();
+    assert!(steps > 0.0 && steps <= stages, "{steps} of {stages}");
+    let linear = profile["ops"].as_array().unwrap().iter().find(|o| o["name"] == "linear").unwrap();
+    assert!(linear["gflop"].as_f64().unwrap() > 0.5 && linear["of_peak"].as_f64().unwrap() > 0.0, "{linear}");
+    let layers: Vec<&str> =
+        profile["layers"].as_array().unwrap().iter().map(|l| l["name"].as_str().unwrap()).collect();
+    assert!(layers.contains(&"encoder.layers.11") && layers.contains(&"encoder.pre_encode"), "{layers:?}");
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let calls: u64 = profile["nodes"].as_array().unwrap().iter().map(|n| n["calls"].as_u64().unwrap()).sum();
+    assert_eq!(events.len() as u64, calls);
+    assert!(events.iter().all(|e| e["ph"] == "X" && e["dur"].as_f64().unwrap() >= 0.0));
+    let text = conure_with(["profile", "embedded", clip.to_str().unwrap(), "--by", "node"]).stdout;
+    assert!(text.contains("encoder.layers.0.feed_forward1.linear1: linear"), "{text}");
+}
+
+#[test]
 fn completions_for_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let ran = conure_with(["completions", shell]);
@@ -179,7 +235,9 @@ fn version_and_help_go_to_standard_output() {
     assert_eq!((ran.code, ran.stdout), (Some(0), format!("conure {}\n", env!("CARGO_PKG_VERSION"))));
     let help = conure_with(["--help"]);
     assert_eq!((help.code, help.stderr.as_str()), (Some(0), ""));
-    for command in ["transcribe", "convert", "info", "devices", "capture", "graph", "completions"] {
+    for command in
+        ["transcribe", "convert", "info", "devices", "capture", "graph", "bench", "profile", "completions"]
+    {
         assert!(help.stdout.contains(command), "{command}");
     }
 }

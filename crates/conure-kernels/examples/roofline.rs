@@ -7,47 +7,25 @@
 
 use std::error::Error;
 use std::hint::black_box;
-use std::time::Instant;
 
 use conure_kernels::attention::{Mask, RelPosAttention};
 use conure_kernels::conv1d::DepthwiseConv1d;
 use conure_kernels::conv2d::{Axis, Conv2d};
 use conure_kernels::elementwise::{Unary, unary_in_place};
 use conure_kernels::gemm::{Activation, Epilogue, PackedMatrix, Residual, linear};
+use conure_kernels::roofline::{fastest, product_seconds, wave};
 use conure_kernels::{Cpu, Isa, Threads, lstm, rows};
 use conure_tensor::{DType, quant};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-fn wave(n: usize) -> Vec<f32> {
-    (0..n).map(|i| ((i % 1013) as f32 * 0.731).sin()).collect()
-}
-
-/// Seconds of the fastest call in 0.15 s (at least three calls): the one least disturbed by other programs. Calls
-/// shorter than 20 us are timed in groups of about that length.
-fn best(mut f: impl FnMut() -> Outcome<()>) -> Outcome<f64> {
-    f()?;
-    let start = Instant::now();
-    f()?;
-    let group = (20e-6 / start.elapsed().as_secs_f64().max(1e-8)) as usize + 1;
-    let (begin, mut fastest, mut calls) = (Instant::now(), f64::INFINITY, 0);
-    while calls < 3 || begin.elapsed().as_secs_f64() < 0.15 {
-        let start = Instant::now();
-        for _ in 0..group {
-            f()?;
-        }
-        fastest = fastest.min(start.elapsed().as_secs_f64() / group as f64);
-        calls += 1;
-    }
-    Ok(fastest)
+/// The fastest call, as [`fastest`] has it.
+fn best(call: impl FnMut() -> Outcome<()>) -> Outcome<f64> {
+    fastest(call)
 }
 
 fn gemm(cpu: &Cpu, dtype: DType, m: usize, n: usize, k: usize, activation: Activation) -> Outcome<f64> {
-    let bytes = quant::encoded(dtype, &wave(n * k))?;
-    let weights = PackedMatrix::new(cpu, dtype, &bytes, n, k)?;
-    let (x, bias, mut out) = (wave(m * k), wave(n), vec![0.0; m * n]);
-    let epilogue = Epilogue { bias: Some(&bias), activation, ..Epilogue::default() };
-    best(|| Ok(linear(cpu, black_box(&x), m, &weights, &epilogue, &mut out)?))
+    Ok(product_seconds(cpu, dtype, [m, n, k], activation)?)
 }
 
 fn products(isa: Isa) -> Outcome<()> {

@@ -29,6 +29,7 @@ pub mod im2col;
 pub mod lstm;
 pub mod matmul;
 pub mod positions;
+pub mod roofline;
 pub mod rows;
 pub mod threads;
 

@@ -3,13 +3,13 @@
 use crate::error::SpeechError;
 use crate::front_end::tensor_error;
 use crate::options::RecogniseOptions;
-use crate::progress::{Part, Stage};
+use crate::progress::{Part, Stage, Watching};
 use crate::recogniser::Recogniser;
 use crate::worker::{Encoded, Worker};
-use conure_graph::{GraphError, Observer};
+use conure_graph::GraphError;
 use conure_models::Attention;
 use conure_tensor::{Bindings, Symbol, TensorView};
-use std::sync::Arc;
+use std::time::Instant;
 
 const T: Symbol = Symbol::new("T");
 const B: Symbol = Symbol::new("B");
@@ -34,10 +34,12 @@ impl Recogniser {
         clips: &[&[f32]],
         options: &RecogniseOptions,
         captures: &[&str],
-        part: Option<&Part>,
+        watch: Watching<'_>,
     ) -> Result<Encoded, SpeechError> {
         let prompt = self.prompt_row(options)?;
-        let paddings = self.features(worker, clips, options, part)?;
+        let begun = Instant::now();
+        let paddings = self.features(worker, clips, options, watch.part)?;
+        worker.features_took = begun.elapsed();
         let (batch, frames) = (clips.len(), worker.features.frames);
         worker.prompt.clear();
         (0..batch).for_each(|_| worker.prompt.extend_from_slice(&prompt));
@@ -47,7 +49,7 @@ impl Recogniser {
         let Worker { encoders, batch: data, lengths, prompt, features, .. } = worker;
         let session = &mut encoders[at].1;
         session.set_cancel(options.cancel.clone());
-        session.set_observer(part.map(|p| Arc::new(p.clone()) as Arc<dyn Observer>));
+        session.set_observer(watch.encoder());
         let data = if batch == 1 { &features.data } else { data };
         let mut inputs = vec![
             ("log_mel", TensorView::of(&[batch, frames, features.n_mels], data).map_err(tensor_error)?),

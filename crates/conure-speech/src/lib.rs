@@ -5,6 +5,7 @@ mod encoding;
 mod error;
 pub mod format;
 mod front_end;
+mod measure;
 mod options;
 pub mod progress;
 mod recogniser;
@@ -16,6 +17,7 @@ mod transducer;
 mod worker;
 
 pub use error::SpeechError;
+pub use measure::StageTimes;
 pub use options::{Decoder, RecogniseOptions};
 pub use progress::{OnProgress, Progress, Stage};
 pub use recogniser::{Recogniser, Recognition};

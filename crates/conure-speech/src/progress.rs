@@ -173,6 +173,22 @@ impl Part {
     }
 }
 
+/// Who looks at a recognition.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Watching<'a> {
+    /// For the caller's progress.
+    pub part: Option<&'a Part>,
+    /// For measurements; it takes the place of the progress in the encoder.
+    pub observer: Option<&'a Arc<dyn Observer>>,
+}
+
+impl Watching<'_> {
+    /// Who is told of the encoder's steps.
+    pub(crate) fn encoder(&self) -> Option<Arc<dyn Observer>> {
+        self.observer.cloned().or_else(|| self.part.map(|p| Arc::new(p.clone()) as Arc<dyn Observer>))
+    }
+}
+
 impl Observer for Part {
     fn step(&self, step: &StepDone<'_>) {
         self.at(Stage::Encoding, step.done / step.total.max(1.0));

@@ -7,7 +7,7 @@ use crate::decode::{Token, TransducerState};
 use crate::error::SpeechError;
 use crate::front_end::{first_rows, item_rows, log_mel, tensor_error, valid_part};
 use crate::options::{Decoder, RecogniseOptions};
-use crate::progress::{Part, Reporter, Stage};
+use crate::progress::{Part, Reporter, Stage, Watching};
 use crate::timing::Head;
 use crate::transducer::TransducerSession;
 use crate::worker::{Encoded, Worker};
@@ -19,6 +19,7 @@ use conure_models::{Attention, Parakeet};
 use conure_tensor::Tensor;
 use conure_text::Vocabulary;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// What the decoder made of a clip.
 #[derive(Clone, Debug, PartialEq)]
@@ -236,8 +237,9 @@ impl Recogniser {
         let head = self.head(options.decoder)?;
         let part = job.map(|(reporter, begin, share)| Part::new(reporter, begin, share, head == Head::Ctc));
         let mut worker = self.take_worker()?;
-        let encoded = self.encode(&mut worker, clips, options, &[head.capture()], part.as_ref())?;
-        let results = self.decode(&mut worker, &encoded, head, options, part.as_ref())?;
+        let watch = Watching { part: part.as_ref(), observer: None };
+        let encoded = self.encode(&mut worker, clips, options, &[head.capture()], watch)?;
+        let results = self.decode(&mut worker, &encoded, head, options, watch)?;
         self.give_back(worker);
         Ok(results)
     }
@@ -262,7 +264,7 @@ impl Recogniser {
         if joint && !wanted.contains(&"joint.enc") {
             wanted.push("joint.enc");
         }
-        let encoded = self.encode(&mut worker, &[samples], options, &wanted, None)?;
+        let encoded = self.encode(&mut worker, &[samples], options, &wanted, Watching::default())?;
         let mut captured = Vec::new();
         for &name in names {
             let tensor = match name {
@@ -306,7 +308,7 @@ impl Recogniser {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    fn take_worker(&self) -> Result<Worker, SpeechError> {
+    pub(crate) fn take_worker(&self) -> Result<Worker, SpeechError> {
         if let Some(worker) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop() {
             return Ok(worker);
         }
@@ -322,29 +324,30 @@ impl Recogniser {
             batch: Vec::new(),
             lengths: Vec::new(),
             prompt: Vec::new(),
+            features_took: Duration::ZERO,
         })
     }
 
     /// Keeps a worker for the next call. One whose run failed is dropped instead, so that nothing half done is reused.
-    fn give_back(&self, worker: Worker) {
+    pub(crate) fn give_back(&self, worker: Worker) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
     }
 
     /// Runs the decoder on each item of the batch that is in the worker's encoder session.
-    fn decode(
+    pub(crate) fn decode(
         &self,
         worker: &mut Worker,
         encoded: &Encoded,
         head: Head,
         options: &RecogniseOptions,
-        part: Option<&Part>,
+        watch: Watching<'_>,
     ) -> Result<Vec<Recognition>, SpeechError> {
         let all = encoded.frames.iter().sum::<usize>().max(1) as f64;
         let mut before = 0usize;
         let mut results = Vec::with_capacity(encoded.frames.len());
         for (item, (&frames, &padding)) in encoded.frames.iter().zip(&encoded.paddings).enumerate() {
             let go_on = |frame: usize| {
-                if let Some(part) = part {
+                if let Some(part) = watch.part {
                     part.at(Stage::Decoding, (before + frame) as f64 / all);
                 }
                 !options.cancelled()
@@ -356,6 +359,7 @@ impl Recogniser {
             } else {
                 let transducer = worker.load_frames(encoded, item)?;
                 transducer.set_cancel(options.cancel.clone());
+                transducer.set_observer(watch.observer);
                 self.decode_transducer(transducer, frames, Some(&go_on))?
             };
             before += frames;
@@ -364,7 +368,7 @@ impl Recogniser {
         Ok(results)
     }
 
-    fn blank(&self) -> u32 {
+    pub(crate) fn blank(&self) -> u32 {
         u32::try_from(self.model.config().blank_id).unwrap_or(u32::MAX)
     }
 

@@ -1,7 +1,7 @@
 //! Predictor and joint at work on one clip.
 
 use crate::decode::Transducer;
-use conure_graph::{Device, GraphError, Session};
+use conure_graph::{Device, GraphError, Observer, Session};
 use conure_kernels::Cpu;
 use conure_models::{ModelError, Parakeet};
 use conure_tensor::{Bindings, Symbol, TensorView};
@@ -79,6 +79,11 @@ impl TransducerSession {
     pub(crate) fn set_cancel(&mut self, cancel: Option<Arc<AtomicBool>>) {
         self.predictor.set_cancel(cancel.clone());
         self.joint.set_cancel(cancel);
+    }
+
+    pub(crate) fn set_observer(&mut self, observer: Option<&Arc<dyn Observer>>) {
+        self.predictor.set_observer(observer.cloned());
+        self.joint.set_observer(observer.cloned());
     }
 
     /// Keeps every row of logits from now on, until [`TransducerSession::take_record`].

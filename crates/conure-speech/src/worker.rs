@@ -9,6 +9,7 @@ use conure_kernels::Cpu;
 use conure_models::{Attention, Parakeet};
 use conure_tensor::TensorView;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Sessions and buffers of one caller, kept warm between calls.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(crate) struct Worker {
     pub batch: Vec<f32>,
     pub lengths: Vec<i32>,
     pub prompt: Vec<f32>,
+    /// What the features of the last batch took.
+    pub features_took: Duration,
 }
 
 /// A batch on its way through the encoder.

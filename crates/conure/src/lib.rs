@@ -4,16 +4,21 @@
 //! other formats are converted once, with the crate `conure-convert` or the command `conure convert`.
 
 pub mod audio;
+mod bench;
 mod embedded;
 mod error;
 mod info;
 mod inspect;
 mod live;
 mod model;
+mod process;
+mod profile;
 
 pub use audio::{AudioOptions, AudioSource, Recording, Samples};
+pub use bench::{Bench, Times, roofline};
 pub use conure_audio::decode::DecodeOptions;
 pub use conure_graph::{DeviceInfo, Drawing, Passes, Placement, devices};
+pub use conure_kernels::roofline::Roofline;
 pub use conure_speech::result::{Segment, TokenInfo, Transcript, Word};
 pub use conure_speech::{
     Decoder, EndKind, OnProgress, Progress, RecogniseOptions, Stage, Stream, StreamEnd, StreamOptions,
@@ -25,3 +30,4 @@ pub use info::{DtypeInfo, EncoderInfo, ModelInfo, PreprocessorInfo, TokenizerInf
 pub use inspect::{Lengths, Part};
 pub use live::Heard;
 pub use model::{LoadOptions, SpeechModel};
+pub use profile::{Profile, Share, TraceArgs, TraceEvent};

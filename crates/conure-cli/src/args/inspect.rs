@@ -1,7 +1,7 @@
-//! `conure graph`: looking inside a model.
+//! Looking inside a model: `conure graph`, `bench` and `profile`.
 
-use super::{ComputeArgs, values};
-use clap::{Args, ValueEnum};
+use super::{ComputeArgs, DecoderArg, values};
+use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 /// A value of `--part`.
@@ -61,4 +61,133 @@ pub struct GraphArgs {
     /// What it would run on.
     #[command(flatten)]
     pub compute: ComputeArgs,
+}
+
+/// How a recording is recognised while that is measured.
+#[derive(Debug, Args)]
+pub struct MeasureArgs {
+    /// Which head of the model decodes
+    #[arg(long, value_enum, default_value = "auto", value_name = "DECODER")]
+    pub decoder: DecoderArg,
+
+    /// Let attention see only so many frames of 80 ms to each side
+    #[arg(long, value_name = "W", value_parser = values::count)]
+    pub local_attention: Option<usize>,
+
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// What it runs on.
+    #[command(flatten)]
+    pub compute: ComputeArgs,
+}
+
+/// `conure bench`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(after_help = "Examples:\n  \
+    conure bench embedded speech.wav\n  \
+    conure bench parakeet.gguf speech.wav --threads 1 --runs 20 --json\n  \
+    conure bench roofline\n  \
+    conure bench step embedded\n\n\
+    The first run packs weights and plans; the others are what a program sees that keeps its model.")]
+pub struct BenchArgs {
+    /// Something else than a recording.
+    #[command(subcommand)]
+    pub what: Option<BenchCommand>,
+
+    /// The model, a GGUF file; `embedded` is the one in the program
+    #[arg(value_name = "MODEL", required = true)]
+    pub model: Option<PathBuf>,
+
+    /// The audio file to recognise
+    #[arg(value_name = "AUDIO", required = true)]
+    pub audio: Option<PathBuf>,
+
+    /// Runs that are timed, after the first
+    #[arg(long, value_name = "N", default_value = "5", value_parser = values::count)]
+    pub runs: usize,
+
+    /// How it is recognised.
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+}
+
+/// What `conure bench` measures besides recordings.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// The machine: rates of products with f32, f16 and q8_0 weights, and of reading memory
+    Roofline(RooflineArgs),
+    /// A whole step of a model's TDT decoder on one thread: joint, decision, predictor
+    Step(StepArgs),
+}
+
+/// `conure bench roofline`.
+#[derive(Debug, Args)]
+pub struct RooflineArgs {
+    /// Threads to compute with [default: as many as the process may use]
+    #[arg(short = 't', long, value_name = "N", env = "CONURE_THREADS", value_parser = values::threads)]
+    pub threads: Option<usize>,
+
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `conure bench step`.
+#[derive(Debug, Args)]
+pub struct StepArgs {
+    /// The model, a GGUF file; `embedded` is the one in the program
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+
+    /// Steps that are timed, after as many that are not
+    #[arg(long, value_name = "N", default_value = "10000", value_parser = values::count)]
+    pub steps: usize,
+
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `conure profile`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    conure profile embedded speech.wav\n  \
+    conure profile parakeet.gguf speech.wav --threads 1 --by node\n  \
+    conure profile parakeet.gguf speech.wav --trace trace.json\n\n\
+    Operations are nominal, bytes the least that must move. `of peak` is the greater of the parts reached of the machine's \
+    f32 product rate and of its memory bandwidth (`conure bench roofline`); it is more than 100 % where data stays in caches.")]
+pub struct ProfileArgs {
+    /// The model, a GGUF file; `embedded` is the one in the program
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+
+    /// The audio file to recognise
+    #[arg(value_name = "AUDIO")]
+    pub audio: PathBuf,
+
+    /// Rows of the table
+    #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',', default_value = "op,layer")]
+    pub by: Vec<ByArg>,
+
+    /// Write every step for Chrome's trace viewer or Perfetto
+    #[arg(long, value_name = "FILE.json")]
+    pub trace: Option<PathBuf>,
+
+    /// How it is recognised.
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+}
+
+/// A value of `--by`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ByArg {
+    /// A row per op, the longest first
+    Op,
+    /// A row per layer
+    Layer,
+    /// A row per node
+    Node,
 }

@@ -4,7 +4,9 @@ mod inspect;
 mod transcribe;
 pub mod values;
 
-pub use inspect::{GraphArgs, PartArg};
+pub use inspect::{
+    BenchArgs, BenchCommand, ByArg, GraphArgs, MeasureArgs, PartArg, ProfileArgs, RooflineArgs, StepArgs,
+};
 pub use transcribe::{DecoderArg, ProgressArg, TranscribeArgs, is_stdin};
 
 use crate::failure::Failure;
@@ -46,6 +48,10 @@ pub enum Command {
     Capture(CaptureArgs),
     /// Draw a model's graphs, say where they run and what memory they take
     Graph(GraphArgs),
+    /// Measure how fast a model is on a recording, or what the machine can do
+    Bench(BenchArgs),
+    /// Show where the time of a run goes: per op, layer or node
+    Profile(ProfileArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
 }

@@ -3,6 +3,7 @@
 use super::{ComputeArgs, values};
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
+use conure::Decoder;
 use conure::audio::RawSpec;
 use conure::format::OutputFormat;
 use std::path::{Path, PathBuf};
@@ -51,6 +52,18 @@ pub enum DecoderArg {
     Rnnt,
     /// The TDT head
     Tdt,
+}
+
+impl DecoderArg {
+    /// The decoder it means.
+    pub fn decoder(self) -> Decoder {
+        match self {
+            DecoderArg::Auto => Decoder::Auto,
+            DecoderArg::Ctc => Decoder::Ctc,
+            DecoderArg::Rnnt => Decoder::Rnnt,
+            DecoderArg::Tdt => Decoder::Tdt,
+        }
+    }
 }
 
 /// A value of `--progress`.

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub mod bench;
 pub mod capture;
 pub mod completions;
 pub mod convert;
@@ -7,6 +8,7 @@ pub mod devices;
 pub mod graph;
 pub mod info;
 pub mod model;
+pub mod profile;
 mod stream;
 pub mod transcribe;
 

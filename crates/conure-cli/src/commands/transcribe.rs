@@ -1,7 +1,7 @@
 //! `conure transcribe`.
 
 use super::model;
-use crate::args::{DecoderArg, TranscribeArgs, is_stdin};
+use crate::args::{TranscribeArgs, is_stdin};
 use crate::failure::{Exit, Failure};
 use crate::interrupt::Interrupt;
 use crate::output::{note, shown, to_file, to_stdout, warning};
@@ -10,8 +10,7 @@ use crate::targets::{Targets, targets};
 use conure::audio::Mix;
 use conure::format::{self, FormatOptions, OutputFormat};
 use conure::{
-    AudioOptions, AudioSource, DecodeOptions, Decoder, RecogniseOptions, SpeechModel, TranscribeOptions,
-    Transcript,
+    AudioOptions, AudioSource, DecodeOptions, RecogniseOptions, SpeechModel, TranscribeOptions, Transcript,
 };
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
@@ -197,12 +196,7 @@ fn transcribe_options(args: &TranscribeArgs, interrupt: &Interrupt) -> Transcrib
     let recognition = &args.recognition;
     TranscribeOptions {
         recognise: RecogniseOptions {
-            decoder: match recognition.decoder {
-                DecoderArg::Auto => Decoder::Auto,
-                DecoderArg::Ctc => Decoder::Ctc,
-                DecoderArg::Rnnt => Decoder::Rnnt,
-                DecoderArg::Tdt => Decoder::Tdt,
-            },
+            decoder: recognition.decoder.decoder(),
             language: recognition.language.clone().filter(|l| !l.is_empty()),
             local_attention: recognition.local_attention,
             cancel: Some(interrupt.flag().clone()),

@@ -55,7 +55,7 @@ impl TdtGreedy {
     }
 
     /// The token, `None` for a blank, and the duration that logits stand for.
-    fn decide(&self, logits: &[f32], frame: usize) -> Result<(Option<Token>, usize), DecodeError> {
+    pub(crate) fn decide(&self, logits: &[f32], frame: usize) -> Result<(Option<Token>, usize), DecodeError> {
         let width = self.blank as usize + 1;
         if logits.len() != width + self.durations.len() {
             return Err(DecodeError::ScoreLength {

@@ -1,0 +1,108 @@
+//! Recognition with a watch in hand.
+
+use crate::decode::Transducer;
+use crate::decode::tdt::TdtGreedy;
+use crate::error::SpeechError;
+use crate::options::{Decoder, RecogniseOptions};
+use crate::progress::Watching;
+use crate::recogniser::{Recogniser, Recognition};
+use conure_graph::Observer;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What the stages of one recognition took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StageTimes {
+    /// Log-mel features.
+    pub features: Duration,
+    /// The encoder.
+    pub encoder: Duration,
+    /// The decoder.
+    pub decoder: Duration,
+}
+
+impl StageTimes {
+    /// All stages.
+    pub fn total(&self) -> Duration {
+        self.features + self.encoder + self.decoder
+    }
+}
+
+impl Recogniser {
+    /// As [`Recogniser::recognise`], with the time of each stage; `observer` is told of every step of the encoder, the
+    /// predictor and the joint.
+    ///
+    /// # Errors
+    /// As [`Recogniser::recognise`].
+    pub fn measure(
+        &self,
+        samples: &[f32],
+        options: &RecogniseOptions,
+        observer: Option<&Arc<dyn Observer>>,
+    ) -> Result<(Recognition, StageTimes), SpeechError> {
+        let head = self.head(options.decoder)?;
+        let mut worker = self.take_worker()?;
+        let watch = Watching { part: None, observer };
+        let begun = Instant::now();
+        let encoded = self.encode(&mut worker, &[samples], options, &[head.capture()], watch)?;
+        let encoding = begun.elapsed();
+        let mut results = self.decode(&mut worker, &encoded, head, options, watch)?;
+        let times = StageTimes {
+            features: worker.features_took,
+            encoder: encoding.saturating_sub(worker.features_took),
+            decoder: begun.elapsed().saturating_sub(encoding),
+        };
+        self.give_back(worker);
+        Ok((results.pop().ok_or(SpeechError::Cancelled)?, times))
+    }
+
+    /// Runs the encoder on a clip for `observer`, which is told of every step.
+    ///
+    /// # Errors
+    /// As [`Recogniser::recognise`].
+    pub fn measure_encoder(
+        &self,
+        samples: &[f32],
+        options: &RecogniseOptions,
+        observer: &Arc<dyn Observer>,
+    ) -> Result<(), SpeechError> {
+        let head = self.head(options.decoder)?;
+        let mut worker = self.take_worker()?;
+        let watch = Watching { part: None, observer: Some(observer) };
+        self.encode(&mut worker, &[samples], options, &[head.capture()], watch)?;
+        self.give_back(worker);
+        Ok(())
+    }
+
+    /// Times of `count` whole steps of the TDT decoder, after as many that are not counted: the joint on a frame, the
+    /// decision, and the predictor on what was decided (the first token, for a blank).
+    ///
+    /// # Errors
+    /// A model without a TDT decoder.
+    pub fn step_times(&self, count: usize) -> Result<Vec<Duration>, SpeechError> {
+        self.head(Decoder::Tdt)?;
+        let mut worker = self.take_worker()?;
+        let (Some(transducer), Some(config)) = (&mut worker.transducer, &self.model().config().transducer)
+        else {
+            return Ok(Vec::new());
+        };
+        let greedy = TdtGreedy {
+            blank: self.blank(),
+            durations: config.durations.clone(),
+            max_symbols: config.max_symbols,
+        };
+        transducer.set_observer(None);
+        transducer.set_cancel(None);
+        transducer.set_frames(&vec![0.1; config.joint_hidden]);
+        transducer.predict(None)?;
+        let mut times = Vec::with_capacity(2 * count);
+        for _ in 0..2 * count {
+            let begun = Instant::now();
+            let (token, _) = greedy.decide(transducer.joint(0)?, 0)?;
+            transducer.predict(Some(token.map_or(0, |t| t.id)))?;
+            times.push(begun.elapsed());
+        }
+        self.give_back(worker);
+        Ok(times.split_off(count))
+    }
+}
