@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::thread::LocalKey;
 
 /// One cache line; its alignment is what makes [`AlignedBuf`] aligned.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
@@ -33,12 +34,23 @@ impl AlignedBuf {
 
 thread_local! {
     static SCRATCH: Cell<AlignedBuf> = const { Cell::new(AlignedBuf(Vec::new())) };
+    static OPERAND: Cell<AlignedBuf> = const { Cell::new(AlignedBuf(Vec::new())) };
 }
 
 /// Calls `f` with `len` floats of this thread's scratch, aligned to 64 bytes, of unspecified content. The memory
 /// stays with the thread at its high-water mark; a nested call gets memory of its own.
 pub(crate) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
-    SCRATCH.with(|cell| {
+    with_kept(&SCRATCH, len, f)
+}
+
+/// As [`with_scratch`], for an operand that the tasks of a product share: the caller's thread is among those that
+/// work on tasks, each with its own scratch, and both are kept.
+pub(crate) fn with_operand<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
+    with_kept(&OPERAND, len, f)
+}
+
+fn with_kept<R>(key: &'static LocalKey<Cell<AlignedBuf>>, len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
+    key.with(|cell| {
         let mut buf = cell.take();
         if buf.len() < len * 4 {
             buf = AlignedBuf::zeroed(len * 4);

@@ -34,7 +34,7 @@ pub mod rows;
 pub mod threads;
 
 pub use error::KernelError;
-pub use isa::{Cpu, Isa};
+pub use isa::{Cpu, Isa, Precision};
 pub use threads::Threads;
 
 /// What every kernel returns.

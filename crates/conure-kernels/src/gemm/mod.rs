@@ -1,12 +1,15 @@
 //! Matrix products: packed weights ([`linear`]) and plain operands ([`matmul`]), with what follows them fused.
 //!
 //! Every output is one chain of multiply-adds over K, in order, in f32, whatever the number of rows, the threads and
-//! the way the weights are stored; so a row's result does not depend on what it is batched with.
+//! the way the weights are stored; so a row's result does not depend on what it is batched with. With
+//! [`Precision::Fast`] and weights in a block format it is a chain over groups of K: see `quantised.rs`.
 
+mod blocks;
 mod cut;
 mod epilogue;
 mod packed;
 mod patches;
+mod quantised;
 mod worker;
 
 pub use epilogue::{Activation, Epilogue, Residual};
@@ -20,7 +23,7 @@ use worker::{Worker, WorkerKernel};
 
 use crate::buffer::{SharedMut, with_scratch};
 use crate::isa::{Isa, dispatch, tile_size};
-use crate::{Cpu, Result, check};
+use crate::{Cpu, Precision, Result, check};
 
 /// How the right operand of [`matmul`] lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,9 +137,15 @@ impl Product<'_> {
         if out.is_empty() {
             return Ok(());
         }
+        let out = SharedMut::new(out);
+        if let (Source::Packed(PackedMatrix { blocks: Some(blocks), .. }), Precision::Fast) =
+            (self.source, cpu.precision())
+            && self.k > 0
+        {
+            return quantised::run(self, blocks, cpu, isa, out);
+        }
         let cut = Cut::new(self, tile_size(isa), cpu.threads().count());
         let claims = Claims::default();
-        let out = SharedMut::new(out);
         cpu.threads().run(cut.workers, |worker, _| {
             let worker = Worker { product: self, cut: &cut, claims: &claims, worker, out };
             with_scratch(worker.scratch_len(), |scratch| dispatch(isa, WorkerKernel { worker, scratch }));
@@ -146,3 +155,5 @@ impl Product<'_> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_quantised;

@@ -1,14 +1,12 @@
 //! Weights rearranged once, at load, into the order in which a product reads them.
 
 use bytemuck::Pod;
-use conure_tensor::{DType, quant};
-use half::f16;
+use conure_tensor::DType;
 
+use super::blocks::Blocks;
 use crate::buffer::{AlignedBuf, SharedMut};
 use crate::isa::{Isa, Kernel, dispatch, tile_size};
-use crate::simd::{
-    BF16Panel, F16Panel, F32Panel, Q8_BLOCK, Q8Panel, Simd, TILE_K, Weights, pack_columns, panels_at_once,
-};
+use crate::simd::{BF16Panel, F16Panel, F32Panel, Simd, TILE_K, Weights, pack_columns, panels_at_once};
 use crate::{Cpu, KernelError, Result, check};
 
 /// How the elements of a [`PackedMatrix`] are kept.
@@ -17,15 +15,15 @@ pub(super) enum Format {
     F32,
     F16,
     BF16,
-    /// Signed bytes, with an f16 scale for each 32 along K.
-    Q8,
+    /// A block format, as [`Blocks`] arranges it.
+    Blocks,
 }
 
 /// A weight matrix `[N, K]` (outputs, inputs), packed for one instruction set.
 ///
 /// Columns of the product (rows of the matrix) are grouped into panels of as many as a tile has; K is cut into blocks of
-/// 512. Order: K block, panel, k, column: a product reads it from front to back. f16, bf16 and q8_0 stay in their own
-/// type; other block formats are decoded to f32.
+/// 512. Order: K block, panel, k, column: a product reads it from front to back. f16, bf16 and block formats stay in their
+/// own type; the latter as [`Blocks`] arranges them.
 pub struct PackedMatrix {
     pub(super) isa: Isa,
     pub(super) format: Format,
@@ -34,8 +32,8 @@ pub struct PackedMatrix {
     pub(super) k: usize,
     pub(super) columns: Columns,
     pub(super) data: AlignedBuf,
-    /// f16 bits, `[K block][panel][k / 32][column]`; empty unless [`Format::Q8`].
-    pub(super) scales: AlignedBuf,
+    /// There if [`Format::Blocks`]; `data` is empty then.
+    pub(super) blocks: Option<Blocks>,
 }
 
 /// How the columns of a product are grouped into panels.
@@ -117,8 +115,7 @@ impl PackedMatrix {
             DType::F32 => Format::F32,
             DType::F16 => Format::F16,
             DType::BF16 => Format::BF16,
-            DType::Q8_0 => Format::Q8,
-            _ if dtype.is_quantised() => Format::F32,
+            _ if dtype.is_quantised() => Format::Blocks,
             _ => return Err(KernelError::DType { kernel: KERNEL, dtype }),
         };
         let columns = Columns { n, panel: tile_size(cpu.isa()).panel, halves };
@@ -130,14 +127,10 @@ impl PackedMatrix {
             k,
             columns,
             data: AlignedBuf::default(),
-            scales: AlignedBuf::default(),
+            blocks: None,
         };
         let padded = check::size(KERNEL, "packed weights", &[columns.panels(), columns.panel, k])?;
         match format {
-            Format::F32 if dtype.is_quantised() => {
-                packed.data = AlignedBuf::zeroed(padded * 4);
-                pack_decoded(cpu, columns, k, dtype, data, packed.data.as_mut_slice())?;
-            }
             Format::F32 => {
                 packed.data = AlignedBuf::zeroed(padded * 4);
                 match bytemuck::try_cast_slice::<u8, f32>(data) {
@@ -151,12 +144,7 @@ impl PackedMatrix {
                 packed.data = AlignedBuf::zeroed(padded * 2);
                 pack_plain::<u16>(cpu, columns, k, data, packed.data.as_mut_slice())?;
             }
-            Format::Q8 => {
-                packed.data = AlignedBuf::zeroed(padded);
-                packed.scales = AlignedBuf::zeroed(padded / Q8_BLOCK * 2);
-                let (values, scales) = (packed.data.as_mut_slice(), packed.scales.as_mut_slice());
-                pack_q8(cpu, columns, k, data, values, scales)?;
-            }
+            Format::Blocks => packed.blocks = Blocks::pack(cpu, dtype, columns, k, data)?,
         }
         Ok(packed)
     }
@@ -178,7 +166,7 @@ impl PackedMatrix {
 
     /// Bytes of memory held.
     pub fn bytes(&self) -> usize {
-        self.data.len() + self.scales.len()
+        self.data.len() + self.blocks.as_ref().map_or(0, Blocks::bytes)
     }
 
     /// The offset in elements of panel `p` in the K block at `k0` of `kc`.
@@ -191,11 +179,13 @@ impl PackedMatrix {
     #[inline(always)]
     pub(super) fn widen<S: Simd>(&self, s: S, k0: usize, kc: usize, p: usize, dst: &mut [f32]) {
         let dst = &mut dst[..kc * S::PANEL];
+        if let Some(blocks) = &self.blocks {
+            return blocks.widen(s, k0, kc, p, dst);
+        }
         match self.panels(k0, kc, p, 1) {
             Panels::F32(b) => widen_panel(s, b, dst),
             Panels::F16(b) => widen_panel(s, b, dst),
             Panels::BF16(b) => widen_panel(s, b, dst),
-            Panels::Q8(b) => widen_panel(s, b, dst),
         }
     }
 
@@ -204,13 +194,12 @@ impl PackedMatrix {
     pub(super) fn panels(&self, k0: usize, kc: usize, p: usize, count: usize) -> Panels {
         let (at, len) = (self.offset(k0, kc, p), count * kc * self.columns.panel);
         match self.format {
-            Format::F32 => Panels::F32(F32Panel::new(self.data.as_slice::<f32>()[at..at + len].as_ptr())),
+            // Blocks are widened first: there is nothing to point at, and the slice says so.
+            Format::F32 | Format::Blocks => {
+                Panels::F32(F32Panel::new(self.data.as_slice::<f32>()[at..at + len].as_ptr()))
+            }
             Format::F16 => Panels::F16(F16Panel::new(self.data.as_slice::<u16>()[at..at + len].as_ptr())),
             Format::BF16 => Panels::BF16(BF16Panel::new(self.data.as_slice::<u16>()[at..at + len].as_ptr())),
-            Format::Q8 => Panels::Q8(Q8Panel {
-                values: self.data.as_slice::<i8>()[at..at + len].as_ptr(),
-                scales: self.scales.as_slice::<u16>()[at / Q8_BLOCK..(at + len) / Q8_BLOCK].as_ptr(),
-            }),
         }
     }
 }
@@ -221,7 +210,6 @@ pub(super) enum Panels {
     F32(F32Panel),
     F16(F16Panel),
     BF16(BF16Panel),
-    Q8(Q8Panel),
 }
 
 impl Panels {
@@ -232,7 +220,6 @@ impl Panels {
             Panels::F32(b) => Panels::F32(b.then(ahead, t, kc)),
             Panels::F16(b) => Panels::F16(b.then(ahead, t, kc)),
             Panels::BF16(b) => Panels::BF16(b.then(ahead, t, kc)),
-            Panels::Q8(b) => Panels::Q8(b),
         }
     }
 
@@ -258,7 +245,6 @@ impl Panels {
                 Panels::F32(b) => multiply(s, rows, count, a, b, k, sums, more),
                 Panels::F16(b) => multiply(s, rows, count, a, b, k, sums, more),
                 Panels::BF16(b) => multiply(s, rows, count, a, b, k, sums, more),
-                Panels::Q8(b) => multiply(s, rows, count, a, b, k, sums, more),
             }
         }
     }
@@ -303,10 +289,9 @@ fn widen_panel<S: Simd, W: Weights>(s: S, weights: W, dst: &mut [f32]) {
         while k < rows {
             // SAFETY: `panels` made the pointer from a slice of at least as many weights; c + LANES <= PANEL.
             unsafe {
-                let shared = weights.shared(s, k * S::PANEL + c);
                 for i in k..(k + 4).min(rows) {
                     let at = i * S::PANEL + c;
-                    s.store(dst[at..at + S::LANES].as_mut_ptr(), weights.load(s, shared, at));
+                    s.store(dst[at..at + S::LANES].as_mut_ptr(), weights.load(s, at));
                 }
             }
             k += 4;
@@ -378,64 +363,6 @@ fn pack_plain<T: Pod + Send>(cpu: &Cpu, columns: Columns, k: usize, src: &[u8], 
             let row = &src[((start + c) * k + k0) * size..][..kc * size];
             for (i, value) in row.chunks_exact(size).enumerate() {
                 dst[i * np + c] = bytemuck::pod_read_unaligned(value);
-            }
-        }
-    })
-}
-
-/// Packs a block format as f32.
-fn pack_decoded(
-    cpu: &Cpu,
-    columns: Columns,
-    k: usize,
-    dtype: DType,
-    src: &[u8],
-    dst: &mut [f32],
-) -> Result<()> {
-    let dst = SharedMut::new(dst);
-    let np = columns.panel;
-    let bytes = |elements: usize| elements / dtype.block_len() * dtype.block_bytes();
-    for_panels(cpu, columns, k, |p, k0, kc| {
-        // SAFETY: each (block, panel) has its own part.
-        let dst = unsafe { dst.part((k0 * columns.panels() + p * kc) * np, kc * np) };
-        let (start, width) = columns.of(p);
-        let mut row = [0.0; TILE_K];
-        for c in 0..width {
-            let packed = &src[bytes((start + c) * k + k0)..][..bytes(kc)];
-            // Type and length were checked: K is whole blocks, and so are K blocks of 512.
-            if quant::decode(dtype, packed, &mut row[..kc]).is_ok() {
-                for (i, &value) in row[..kc].iter().enumerate() {
-                    dst[i * np + c] = value;
-                }
-            }
-        }
-    })
-}
-
-fn pack_q8(
-    cpu: &Cpu,
-    columns: Columns,
-    k: usize,
-    src: &[u8],
-    values: &mut [i8],
-    scales: &mut [u16],
-) -> Result<()> {
-    const BYTES: usize = 2 + Q8_BLOCK;
-    let (values, scales) = (SharedMut::new(values), SharedMut::new(scales));
-    let np = columns.panel;
-    for_panels(cpu, columns, k, |p, k0, kc| {
-        let at = (k0 * columns.panels() + p * kc) * np;
-        // SAFETY: each (block, panel) has its own part of both.
-        let (values, scales) =
-            unsafe { (values.part(at, kc * np), scales.part(at / Q8_BLOCK, kc / Q8_BLOCK * np)) };
-        let (start, width) = columns.of(p);
-        for c in 0..width {
-            let row = &src[((start + c) * k + k0) / Q8_BLOCK * BYTES..][..kc / Q8_BLOCK * BYTES];
-            for (b, block) in row.chunks_exact(BYTES).enumerate() {
-                scales[b * np + c] = f16::from_le_bytes([block[0], block[1]]).to_bits();
-                for (i, &q) in block[2..].iter().enumerate() {
-                    values[(b * Q8_BLOCK + i) * np + c] = q as i8;
-                }
             }
         }
     })

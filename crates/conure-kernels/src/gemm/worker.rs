@@ -50,7 +50,11 @@ impl Worker<'_> {
     /// would cost more than it saves.
     fn direct(&self, tile_rows: usize) -> bool {
         match self.product.source {
-            Source::Packed(w) => w.format == Format::F32 || self.cut.rows <= 2 * tile_rows,
+            Source::Packed(w) => match w.format {
+                Format::F32 => true,
+                Format::F16 | Format::BF16 => self.cut.rows <= 2 * tile_rows,
+                Format::Blocks => false,
+            },
             Source::Nk(_) | Source::Kn(_) => false,
         }
     }
@@ -143,13 +147,28 @@ impl Worker<'_> {
             _ => Panels::F32(F32Panel::new(wide[k0 * count * S::PANEL..][..count * kc * S::PANEL].as_ptr())),
         }
     }
+}
 
+impl Product<'_> {
     /// Finishes and stores the sums, `ldc` apart, of rows `m..m + rows` and panels `p..p + count`.
+    ///
+    /// # Safety
+    /// No other thread writes or reads these rows and columns of the output.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)]
-    fn finish<S: Simd>(&self, s: S, m: usize, rows: usize, p: usize, count: usize, sums: &[f32], ldc: usize) {
-        let Epilogue { bias, activation, scale, residual } = self.product.epilogue;
-        let columns = self.product.columns;
+    pub(super) unsafe fn finish<S: Simd>(
+        &self,
+        s: S,
+        out: SharedMut<'_, f32>,
+        m: usize,
+        rows: usize,
+        p: usize,
+        count: usize,
+        sums: &[f32],
+        ldc: usize,
+    ) {
+        let Epilogue { bias, activation, scale, residual } = self.epilogue;
+        let columns = self.columns;
         let glu = activation == Activation::Glu;
         let at = |start| bias.map_or(std::ptr::null(), |b: &[f32]| b[start..].as_ptr());
         for i in (0..count).step_by(if glu { 2 } else { 1 }) {
@@ -164,9 +183,9 @@ impl Worker<'_> {
                 gate_bias: if glu { at(columns.n / 2 + start) } else { std::ptr::null() },
             };
             for r in 0..rows {
-                let index = (m + r) * self.product.width() + start;
-                // SAFETY: claims have disjoint rows or columns, and a panel's columns belong to one claim.
-                let out = unsafe { self.out.part(index, width) }.as_mut_ptr();
+                let index = (m + r) * self.width() + start;
+                // SAFETY: the contract.
+                let out = unsafe { out.part(index, width) }.as_mut_ptr();
                 let residual = match residual {
                     Residual::None => std::ptr::null(),
                     Residual::Add(residual) => residual[index..index + width].as_ptr(),
@@ -208,7 +227,9 @@ impl Worker<'_> {
                 // `sums` has as many rows of count * PANEL floats.
                 unsafe { b.multiply(s, to - from, count, a, kc, sums, k0 > 0) };
             }
-            self.finish(s, rows.start + from, to - from, p, count, sums, count * S::PANEL);
+            let (m, ldc) = (rows.start + from, count * S::PANEL);
+            // SAFETY: claims have disjoint rows or columns, and a panel's columns belong to one claim.
+            unsafe { self.product.finish(s, self.out, m, to - from, p, count, sums, ldc) };
         }
     }
 }

@@ -2,6 +2,8 @@
 // Register tiles are indexed by constants, which reads as the arithmetic does.
 #![allow(clippy::needless_range_loop)]
 
+mod bytes;
+mod dot;
 mod math;
 mod scalar;
 mod tile;
@@ -21,9 +23,16 @@ pub(crate) use avx512::Avx512;
 pub(crate) use neon::Neon;
 pub(crate) use scalar::Scalar;
 
+pub(crate) use bytes::Bytes;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use dot::Avx512Vnni;
+#[cfg(target_arch = "aarch64")]
+pub(crate) use dot::NeonDot;
+pub(crate) use dot::{Dot, DotTile, Group, MAX_DOT_ROWS, Small16, Small32, SmallMins32, Wide32};
+
 pub(crate) use math::{exp, sigmoid, silu, tanh};
 use tile::tile_method;
-pub(crate) use tile::{BF16Panel, F16Panel, F32Panel, Q8_BLOCK, Q8Panel, Weights, panels_at_once};
+pub(crate) use tile::{BF16Panel, F16Panel, F32Panel, Weights, panels_at_once};
 
 /// Floats from one row of the left operand to the next in the buffers that [`Simd::tile`] reads. A constant, so
 /// that the rows are addressed by displacement; 33 cache lines, so that rows fall into different cache sets.
@@ -42,7 +51,7 @@ pub(crate) const MAX_PANEL: usize = 32;
 ///
 /// Values of this type exist only where the instruction set does: [`crate::isa::dispatch`] makes them. All
 /// implementations are `#[inline(always)]`, so that they are compiled with the features of the dispatching function.
-pub(crate) trait Simd: Copy + Send + Sync + 'static {
+pub(crate) trait Simd: Bytes<<Self as Simd>::V> + Copy + Send + Sync + 'static {
     /// A vector.
     type V: Copy;
     /// Its floats.

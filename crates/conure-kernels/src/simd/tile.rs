@@ -5,35 +5,19 @@ use super::{Simd, TILE_STRIDE};
 /// Bytes that a tile fetches ahead for each four k: 14 rows take 56 cycles for these, so that a core asks for 7 GB/s.
 const AHEAD: usize = 128;
 
-/// Elements along K that share a scale in a [`Q8Panel`].
-pub(crate) const Q8_BLOCK: usize = 32;
-
 /// Packed weights as the tile reads them: panels of `[k][PANEL]`, in some type, widened in registers.
 pub(crate) trait Weights: Copy {
-    /// What four consecutive k share, for one vector.
-    type Shared<S: Simd>: Copy;
-
     /// `elements` further on.
     fn offset(self, elements: usize) -> Self;
-    /// # Safety
-    /// Weight `at` (a multiple of `4 * PANEL`, plus less than a panel row) and the vector from it exist.
-    unsafe fn shared<S: Simd>(self, s: S, at: usize) -> Self::Shared<S>;
     /// The vector of weights at `at`.
     /// # Safety
-    /// They exist; `shared` is that of the same column and four k.
-    unsafe fn load<S: Simd>(self, s: S, shared: Self::Shared<S>, at: usize) -> S::V;
+    /// They exist.
+    unsafe fn load<S: Simd>(self, s: S, at: usize) -> S::V;
     /// Asks for the cache lines of weight `at` of some later row; any address is fine.
     fn prefetch<S: Simd>(self, s: S, at: usize);
     /// Asks for the part of what is read next that belongs to these four k.
     #[inline(always)]
     fn prefetch_next<S: Simd>(self, _s: S, _four: usize) {}
-}
-
-/// Signed bytes with one binary16 scale, `[k / 32][PANEL]`, for each 32 along k.
-#[derive(Clone, Copy)]
-pub(crate) struct Q8Panel {
-    pub(crate) values: *const i8,
-    pub(crate) scales: *const u16,
 }
 
 macro_rules! plain_weights {
@@ -68,16 +52,12 @@ macro_rules! plain_weights {
         }
 
         impl Weights for $panel {
-            type Shared<S: Simd> = ();
-
             #[inline(always)]
             fn offset(self, elements: usize) -> Self {
                 $panel { values: self.values.wrapping_add(elements), ..self }
             }
             #[inline(always)]
-            unsafe fn shared<S: Simd>(self, _s: S, _at: usize) {}
-            #[inline(always)]
-            unsafe fn load<S: Simd>(self, s: S, _shared: (), at: usize) -> S::V {
+            unsafe fn load<S: Simd>(self, s: S, at: usize) -> S::V {
                 // SAFETY: the contract.
                 unsafe { s.$load(self.values.add(at)) }
             }
@@ -108,33 +88,6 @@ plain_weights!(
     BF16Panel, u16, load_bf16
 );
 
-impl Weights for Q8Panel {
-    type Shared<S: Simd> = S::V;
-
-    #[inline(always)]
-    fn offset(self, elements: usize) -> Self {
-        let (values, scales) =
-            (self.values.wrapping_add(elements), self.scales.wrapping_add(elements / Q8_BLOCK));
-        Q8Panel { values, scales }
-    }
-    #[inline(always)]
-    unsafe fn shared<S: Simd>(self, s: S, at: usize) -> S::V {
-        let (k, column) = (at / S::PANEL, at % S::PANEL);
-        // SAFETY: the contract; 32 k share a row of scales.
-        unsafe { s.load_f16(self.scales.add(k / Q8_BLOCK * S::PANEL + column)) }
-    }
-    #[inline(always)]
-    unsafe fn load<S: Simd>(self, s: S, shared: S::V, at: usize) -> S::V {
-        // Exact: 11 bits times 8 bits fit in 24, so the products are those of the decoded weights.
-        // SAFETY: the contract.
-        unsafe { s.mul(s.load_i8(self.values.add(at)), shared) }
-    }
-    #[inline(always)]
-    fn prefetch<S: Simd>(self, s: S, at: usize) {
-        s.prefetch(self.values.wrapping_add(at).cast());
-    }
-}
-
 /// How many panels a tile of so few rows takes at once: one alone would wait for its own multiply-adds.
 #[inline(always)]
 pub(crate) const fn panels_at_once(rows: usize) -> usize {
@@ -160,18 +113,12 @@ unsafe fn steps<S: Simd, W: Weights, const R: usize, const P: usize, const V: us
 ) {
     // SAFETY: the contract.
     unsafe {
-        let mut shared = [[b.shared(s, k0 * S::PANEL); V]; P];
-        for p in 0..P {
-            for v in 0..V {
-                shared[p][v] = b.offset(p * panel).shared(s, k0 * S::PANEL + v * S::LANES);
-            }
-        }
         for u in 0..K {
             let at = (k0 + u) * S::PANEL;
             let mut row = [[s.splat(0.0); V]; P];
             for p in 0..P {
                 for v in 0..V {
-                    row[p][v] = b.offset(p * panel).load(s, shared[p][v], at + v * S::LANES);
+                    row[p][v] = b.offset(p * panel).load(s, at + v * S::LANES);
                 }
             }
             for r in 0..R {

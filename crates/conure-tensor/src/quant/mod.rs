@@ -13,6 +13,7 @@
 //! Decoding takes every byte as it is: a scale of infinity or NaN gives infinities and NaN.
 
 pub mod affine;
+pub mod parts;
 pub mod q4_0;
 pub mod q4_1;
 pub mod q4_k;

@@ -1,0 +1,279 @@
+//! Block formats rearranged for products, in about their stored size.
+//!
+//! A panel is the columns of a tile; a unit is one block of each of its columns, and a panel's units lie one after the
+//! other along K. A unit holds for each 32 weights along K, in chunks of four:
+//!
+//! ```text
+//! 8 bits   [8 chunks][column][4]  as stored, or with 128 added
+//! else     [4 chunks][column][4]  low nibble: chunk c, high nibble: chunk c + 4
+//! 5 bits   [column][4]            bit c: the fifth bit of chunk c
+//! 6 bits   [2][column][4]         bits 2 c and 2 c + 1: the upper bits of chunk c, in the second of chunk c + 4
+//! ```
+//!
+//! and then the scales: `d` and, with minima, `m`, both f16 `[column]`; where groups have integer scales,
+//! `[group][column]` of them and as many minima.
+
+use conure_tensor::DType;
+use conure_tensor::quant::parts::{Layout, Parts};
+
+use super::Columns;
+use crate::buffer::{AlignedBuf, SharedMut};
+use crate::isa::is_biased;
+use crate::simd::{MAX_PANEL, Simd};
+use crate::{Cpu, Result};
+
+/// Weights in a unit's column at most: the largest block.
+pub(super) const MAX_UNIT: usize = 256;
+/// Groups in a block at most.
+pub(super) const MAX_GROUPS: usize = 16;
+/// K that the quanta are interleaved over.
+const PART: usize = 32;
+
+/// A weight matrix in a block format, rearranged.
+pub(super) struct Blocks {
+    pub(super) layout: Layout,
+    /// Whether quanta of eight bits have 128 added.
+    pub(super) biased: bool,
+    /// Columns of a panel.
+    panel: usize,
+    /// Units of a panel: K / block.
+    units: usize,
+    data: AlignedBuf,
+}
+
+impl Blocks {
+    /// Rearranges `src`, rows of `k` elements of `dtype`. `None` if that is no block format.
+    pub(super) fn pack(
+        cpu: &Cpu,
+        dtype: DType,
+        columns: Columns,
+        k: usize,
+        src: &[u8],
+    ) -> Result<Option<Blocks>> {
+        let Some(layout) = Layout::of(dtype) else { return Ok(None) };
+        let biased = layout.bits == 8 && is_biased(cpu.isa());
+        let units = k / layout.block;
+        let mut blocks = Blocks { layout, biased, panel: columns.panel, units, data: AlignedBuf::default() };
+        let unit = blocks.unit_bytes();
+        let mut data = AlignedBuf::zeroed(columns.panels() * units * unit);
+        let shared = SharedMut::new(data.as_mut_slice::<u8>());
+        let row_bytes = units * dtype.block_bytes();
+        // Eight units are a few kilobytes to some tens.
+        cpu.threads().run_ranges(columns.panels() * units, 8, |from, to| {
+            for at in from..to {
+                let (p, u) = (at / units, at % units);
+                // SAFETY: each unit has its own part.
+                let dst = unsafe { shared.part(at * unit, unit) };
+                let (start, width) = columns.of(p);
+                for c in 0..width {
+                    let block = &src[(start + c) * row_bytes + u * dtype.block_bytes()..];
+                    if let Some(parts) = Parts::of(dtype, &block[..dtype.block_bytes()]) {
+                        blocks.put(&parts, c, dst);
+                    }
+                }
+            }
+        })?;
+        blocks.data = data;
+        Ok(Some(blocks))
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.data.len()
+    }
+
+    /// Bytes of the quanta of [`PART`] weights along K, of all columns.
+    fn part_bytes(&self) -> usize {
+        PART * self.panel * self.layout.bits as usize / 8
+    }
+
+    /// Bytes of a unit's quanta.
+    fn quanta_bytes(&self) -> usize {
+        self.layout.block / PART * self.part_bytes()
+    }
+
+    fn unit_bytes(&self) -> usize {
+        let halves = if self.layout.mins { 4 } else { 2 };
+        let integers = match (self.layout.integer_scales, self.layout.mins) {
+            (false, _) => 0,
+            (true, false) => self.layout.groups(),
+            (true, true) => 2 * self.layout.groups(),
+        };
+        self.quanta_bytes() + self.panel * (halves + integers)
+    }
+
+    /// Writes a block as column `c` of a unit.
+    fn put(&self, parts: &Parts, c: usize, unit: &mut [u8]) {
+        let np = self.panel;
+        let bias = if self.biased { 0x80 } else { 0 };
+        let (quanta, scales) = unit.split_at_mut(self.quanta_bytes());
+        for (q, dst) in
+            parts.q[..self.layout.block].chunks_exact(PART).zip(quanta.chunks_exact_mut(self.part_bytes()))
+        {
+            for (i, &q) in q.iter().enumerate() {
+                let (chunk, byte) = (i / 4, c * 4 + i % 4);
+                if self.layout.bits == 8 {
+                    dst[chunk * 4 * np + byte] = q ^ bias;
+                    continue;
+                }
+                dst[chunk % 4 * 4 * np + byte] |= (q & 15) << (chunk / 4 * 4);
+                match self.layout.bits {
+                    5 => dst[16 * np + byte] |= (q >> 4) << chunk,
+                    6 => dst[(16 + chunk / 4 * 4) * np + byte] |= (q >> 4) << (chunk % 4 * 2),
+                    _ => {}
+                }
+            }
+        }
+        let (halves, integers) = scales.split_at_mut(np * if self.layout.mins { 4 } else { 2 });
+        halves[2 * c..2 * c + 2].copy_from_slice(&parts.d);
+        if self.layout.mins {
+            halves[2 * (np + c)..][..2].copy_from_slice(&parts.m);
+        }
+        if self.layout.integer_scales {
+            let groups = self.layout.groups();
+            for g in 0..groups {
+                integers[g * np + c] = parts.scales[g];
+                if self.layout.mins {
+                    integers[(groups + g) * np + c] = parts.mins[g];
+                }
+            }
+        }
+    }
+
+    /// Unit `u` of panel `p`.
+    fn unit(&self, p: usize, u: usize) -> &[u8] {
+        let bytes = self.unit_bytes();
+        &self.data.as_slice::<u8>()[(p * self.units + u) * bytes..][..bytes]
+    }
+
+    /// The quanta of units `from..` of panel `p`, for formats whose products read them as they are, and the bytes
+    /// from one group to the next.
+    pub(super) fn in_place(&self, p: usize, from: usize) -> Option<(&[u8], usize)> {
+        let bytes = self.unit_bytes();
+        let panel = &self.data.as_slice::<u8>()[p * self.units * bytes..][..self.units * bytes];
+        (self.layout.bits == 8).then(|| (&panel[from * bytes..], bytes))
+    }
+
+    /// Unpacks the quanta of unit `u` of panel `p` to bytes `[block / 4][column][4]`.
+    #[inline(always)]
+    pub(super) fn quanta<S: Simd>(&self, s: S, p: usize, u: usize, dst: &mut [u8]) {
+        let unit = self.unit(p, u);
+        let dst = &mut dst[..self.layout.block * S::PANEL];
+        let parts = unit[..self.quanta_bytes()].chunks_exact(self.part_bytes());
+        for (src, dst) in parts.zip(dst.chunks_exact_mut(PART * S::PANEL)) {
+            match self.layout.bits {
+                4 => unpack::<S, 4>(s, src, dst),
+                5 => unpack::<S, 5>(s, src, dst),
+                6 => unpack::<S, 6>(s, src, dst),
+                _ => dst.copy_from_slice(src),
+            }
+        }
+    }
+
+    /// Writes the scales of unit `u` of panel `p`, `[group][column]`, and the minima, what is added to a value.
+    #[inline(always)]
+    pub(super) fn scales<S: Simd>(&self, s: S, p: usize, u: usize, scales: &mut [f32], mins: &mut [f32]) {
+        let groups = self.layout.groups();
+        let np = S::PANEL;
+        let stored = &self.unit(p, u)[self.quanta_bytes()..];
+        let scales = &mut scales[..groups * np];
+        let mins = if self.layout.mins { &mut mins[..groups * np] } else { &mut [] };
+        let (d, rest) = stored.split_at(2 * np);
+        let (m, integers) = rest.split_at(if self.layout.mins { 2 * np } else { 0 });
+        for v in (0..np).step_by(S::LANES) {
+            // SAFETY: `d` has PANEL halves, `m` too if there are minima; with integer scales there are `groups` rows of PANEL
+            // bytes, and as many minima; `scales` and `mins` have `groups` rows of PANEL floats.
+            unsafe {
+                let d = s.load_f16(d.as_ptr().cast::<u16>().add(v));
+                if !self.layout.integer_scales {
+                    s.store(scales.as_mut_ptr().add(v), d);
+                    if self.layout.mins {
+                        s.store(mins.as_mut_ptr().add(v), s.load_f16(m.as_ptr().cast::<u16>().add(v)));
+                    }
+                    continue;
+                }
+                let integers = integers.as_ptr().cast::<i8>().add(v);
+                for g in 0..groups {
+                    let scale = s.mul(d, s.load_i8(integers.add(g * np)));
+                    s.store(scales.as_mut_ptr().add(g * np + v), scale);
+                }
+                if self.layout.mins {
+                    let m = s.sub(s.splat(0.0), s.load_f16(m.as_ptr().cast::<u16>().add(v)));
+                    for g in 0..groups {
+                        let min = s.mul(m, s.load_i8(integers.add((groups + g) * np)));
+                        s.store(mins.as_mut_ptr().add(g * np + v), min);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes panel `p` of the K block at `k0` of `kc` (whole units) to `dst` as f32 `[kc][PANEL]`: bit for bit the decoded
+    /// values.
+    #[inline(always)]
+    pub(super) fn widen<S: Simd>(&self, s: S, k0: usize, kc: usize, p: usize, dst: &mut [f32]) {
+        let Layout { block, group, mins: has_mins, .. } = self.layout;
+        let mut quanta = [0u8; MAX_UNIT * MAX_PANEL];
+        let (mut scales, mut mins) = ([0f32; MAX_GROUPS * MAX_PANEL], [0f32; MAX_GROUPS * MAX_PANEL]);
+        let (offset, flip) = match (self.layout.bits, self.biased) {
+            (8, true) => (128.0, 0),
+            (8, false) => (128.0, 0x80),
+            _ => (f32::from(self.layout.offset), 0),
+        };
+        for (u, dst) in (k0 / block..).zip(dst[..kc * S::PANEL].chunks_exact_mut(block * S::PANEL)) {
+            self.quanta(s, p, u, &mut quanta);
+            self.scales(s, p, u, &mut scales, &mut mins);
+            for chunk in 0..block / 4 {
+                let g = chunk * 4 / group * S::PANEL;
+                for v in (0..S::PANEL).step_by(S::LANES) {
+                    // SAFETY: chunk < block / 4 and v + LANES <= PANEL: within `quanta`, `scales`, `mins` and `dst`, whose
+                    // extents are block or groups times PANEL.
+                    unsafe {
+                        let q = s.xor(s.load_bytes(quanta.as_ptr().add((chunk * S::PANEL + v) * 4)), flip);
+                        let scale = s.load(scales.as_ptr().add(g + v));
+                        for b in 0..4 {
+                            let q = s.shr(s.shl(q, 24 - 8 * b), 24);
+                            let mut value = s.mul(s.sub(s.to_f32(q), s.splat(offset)), scale);
+                            if has_mins {
+                                value = s.add(value, s.load(mins.as_ptr().add(g + v)));
+                            }
+                            let at = (chunk * 4 + b as usize) * S::PANEL + v;
+                            s.store(dst.as_mut_ptr().add(at), value);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Unpacks 32 weights along K of a panel.
+#[inline(always)]
+fn unpack<S: Simd, const BITS: u32>(s: S, src: &[u8], dst: &mut [u8]) {
+    let np = S::PANEL;
+    assert!(src.len() == BITS as usize * 4 * np && dst.len() == PART * np);
+    let (src, dst) = (src.as_ptr(), dst.as_mut_ptr());
+    for v in (0..4 * np).step_by(4 * S::LANES) {
+        // SAFETY: v + 4 LANES <= 4 PANEL; `src` has BITS rows of 4 PANEL bytes, `dst` has eight.
+        unsafe {
+            let mut low = [s.splat_i32(0); 4];
+            for (c, low) in low.iter_mut().enumerate() {
+                *low = s.load_bytes(src.add(c * 4 * np + v));
+            }
+            for c in 0..8u32 {
+                let mut q = s.and(s.shr(low[c as usize % 4], c / 4 * 4), 15);
+                if BITS == 5 {
+                    let high = s.load_bytes(src.add(16 * np + v));
+                    let high = if c < 4 { s.shl(high, 4 - c) } else { s.shr(high, c - 4) };
+                    q = s.or(q, s.and(high, 0x10));
+                }
+                if BITS == 6 {
+                    let high = s.load_bytes(src.add((16 + c as usize / 4 * 4) * np + v));
+                    let bit = c % 4 * 2;
+                    let high = if bit < 4 { s.shl(high, 4 - bit) } else { s.shr(high, bit - 4) };
+                    q = s.or(q, s.and(high, 0x30));
+                }
+                s.store_bytes(dst.add(c as usize * 4 * np + v), q);
+            }
+        }
+    }
+}
