@@ -1,10 +1,10 @@
 //! `cargo xtask wer`: word error rates of the program on the clips of `tests/data/audio`, per set, head and element type,
-//! and how many hypotheses are NeMo's own, word for word.
+//! how many hypotheses are NeMo's own, word for word, and what each type changes against f32.
 
 use crate::process::{self, cargo};
 use crate::{embed, root};
 use anyhow::{Context, Result, bail};
-use conure_convert::{ConvertError, ConvertOptions, TargetType, convert};
+use conure_convert::{ConvertError, ConvertOptions, QuantiseOptions, TargetType, convert, quantise};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,14 +21,44 @@ struct Clip {
     nemo: BTreeMap<String, String>,
 }
 
-/// A line of the table.
+/// A cell of the table.
 #[derive(Debug, Default, PartialEq)]
 struct Score {
     clips: usize,
     words: usize,
     errors: usize,
     as_nemo: usize,
+    /// Words that differ from those of f32, of how many.
+    changed: usize,
+    of: usize,
 }
+
+/// How the model is stored and run.
+struct Variant {
+    target: TargetType,
+    precision: &'static str,
+}
+
+const VARIANTS: [Variant; 7] = [
+    Variant { target: TargetType::F32, precision: "exact" },
+    Variant { target: TargetType::F16, precision: "exact" },
+    Variant { target: TargetType::Q8_0, precision: "exact" },
+    Variant { target: TargetType::Q8_0, precision: "fast" },
+    Variant { target: TargetType::Q6K, precision: "fast" },
+    Variant { target: TargetType::Q5K, precision: "fast" },
+    Variant { target: TargetType::Q4K, precision: "fast" },
+];
+
+impl Variant {
+    fn name(&self) -> String {
+        let name = self.target.dtype().name();
+        let quantised = self.target.dtype().is_quantised();
+        if quantised && self.precision == "exact" { format!("{name} exact") } else { name.to_owned() }
+    }
+}
+
+/// The clips whose log-probs are compared.
+const COMPARED: &str = "real_";
 
 /// The clips of both collections.
 fn clips() -> Result<Vec<Clip>> {
@@ -98,23 +128,63 @@ pub fn run(args: &[String]) -> Result<()> {
     let folder = root().join("target/wer");
     std::fs::create_dir_all(&folder)?;
     let mut table: BTreeMap<(String, String), Vec<Score>> = BTreeMap::new();
-    for dtype in TargetType::ALL {
-        let model = folder.join(format!("{}.gguf", dtype.dtype().name()));
-        store(&source, &model, dtype)?;
-        for head in heads(&program, &model)? {
-            for (set, score) in scores(&program, &model, &head, &clips, &folder)? {
+    let mut said: BTreeMap<(String, PathBuf), String> = BTreeMap::new();
+    let mut log_probs = Vec::new();
+    let mut full = Vec::new();
+    for variant in &VARIANTS {
+        let model = folder.join(format!("{}.gguf", variant.target.dtype().name()));
+        store(&source, &model, &folder, variant.target)?;
+        let heads = heads(&program, &model)?;
+        for head in &heads {
+            for (set, score) in scores(&program, &model, variant, head, &clips, &folder, &mut said)? {
                 table.entry((set, head.clone())).or_default().push(score);
+            }
+        }
+        if heads.iter().any(|head| head == "ctc") {
+            let probs = ctc_log_probs(&program, &model, variant, &clips, &folder)?;
+            if full.is_empty() {
+                full = probs;
+            } else {
+                let change = |(a, b): (&f32, &f32)| f64::from((a - b).abs());
+                log_probs.push((variant.name(), full.iter().zip(&probs).map(change).fold(0.0, f64::max)));
             }
         }
     }
     print!("{}", as_markdown(&table, models.is_empty()));
+    print!("\n{}", changes_as_markdown(&table));
+    for (name, change) in log_probs {
+        println!("largest change of a CTC log-prob on `{COMPARED}*`, {name}: {change:.2e}");
+    }
     Ok(())
+}
+
+/// What each type changes against f32, over all sets: words and error rate.
+fn changes_as_markdown(table: &BTreeMap<(String, String), Vec<Score>>) -> String {
+    let mut text = String::from("| head | type | WER % | words changed | % |\n|---|---|--:|--:|--:|\n");
+    let heads: BTreeSet<&String> = table.keys().map(|(_, head)| head).collect();
+    for head in heads {
+        for (i, variant) in VARIANTS.iter().enumerate() {
+            let all = || table.iter().filter(|((_, h), _)| h == head).filter_map(|(_, s)| s.get(i));
+            let sum = |of: fn(&Score) -> usize| all().map(of).sum::<usize>();
+            let percent = |part: usize, whole: usize| 100.0 * part as f64 / whole.max(1) as f64;
+            let (changed, of) = (sum(|s| s.changed), sum(|s| s.of));
+            text.push_str(&format!(
+                "| {head} | {} | {:.2} | {changed} of {of} | {:.2} |\n",
+                variant.name(),
+                percent(sum(|s| s.errors), sum(|s| s.words)),
+                percent(changed, of)
+            ));
+        }
+    }
+    text
 }
 
 /// The table: word error rates in percent and, if `nemo`, how many hypotheses are NeMo's own.
 fn as_markdown(table: &BTreeMap<(String, String), Vec<Score>>, nemo: bool) -> String {
-    let types = TargetType::ALL.map(|t| t.dtype().name()).join(" | ");
-    let mut text = format!("| set | head | clips | words | {types} |\n|---|---|--:|--:|--:|--:|--:|\n");
+    let types: Vec<String> = VARIANTS.iter().map(Variant::name).collect();
+    let mut text = format!("| set | head | clips | words | {} |\n|---|---|--:|--:", types.join(" | "));
+    text.push_str(&"|--:".repeat(types.len()));
+    text.push_str("|\n");
     for ((set, head), scores) in table {
         let cell = |s: &Score| {
             let wer = 100.0 * s.errors as f64 / s.words.max(1) as f64;
@@ -144,16 +214,48 @@ fn program(release: bool) -> Result<PathBuf> {
     Ok(folder.join(format!("conure{}", std::env::consts::EXE_SUFFIX)).into())
 }
 
-/// The model with its linear layers as `dtype`.
-fn store(source: &Path, model: &Path, dtype: TargetType) -> Result<()> {
-    match convert(source, model, &ConvertOptions { dtype, ..ConvertOptions::default() }) {
-        // It is of this type already.
-        Err(ConvertError::NothingToDo { .. }) => {
-            std::fs::copy(source, model).with_context(|| format!("cannot write {}", model.display()))?;
+/// The model with all its matrices as `target`, made of its f32 form.
+fn store(source: &Path, model: &Path, folder: &Path, target: TargetType) -> Result<()> {
+    if target == TargetType::F32 {
+        match convert(source, model, &ConvertOptions { dtype: target, ..ConvertOptions::default() }) {
+            // It is of this type already.
+            Err(ConvertError::NothingToDo { .. }) => {
+                std::fs::copy(source, model).with_context(|| format!("cannot write {}", model.display()))?;
+            }
+            other => drop(other?),
         }
-        other => drop(other?),
+        return Ok(());
     }
+    let full = folder.join("f32.gguf");
+    quantise(&full, model, &QuantiseOptions { target, ..QuantiseOptions::default() })?;
     Ok(())
+}
+
+/// The CTC head's log-probs on the compared clips, one after the other.
+fn ctc_log_probs(
+    program: &Path,
+    model: &Path,
+    variant: &Variant,
+    clips: &[Clip],
+    folder: &Path,
+) -> Result<Vec<f32>> {
+    let mut all = Vec::new();
+    let out = folder.join("log_probs.safetensors");
+    for clip in clips.iter().filter(|c| c.set.starts_with(COMPARED)) {
+        let mut command = Command::new(program);
+        command.arg("capture").arg(model).arg(&clip.path).args(["--node", "ctc.log_probs", "--output"]);
+        let output = command.arg(&out).args(["--precision", variant.precision]).output()?;
+        if !output.status.success() {
+            bail!("conure capture failed: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        // Safetensors: the length of a JSON header, that header, and the one tensor's bytes.
+        let bytes = std::fs::read(&out)?;
+        let (length, rest) = bytes.split_first_chunk::<8>().context("log_probs.safetensors is cut short")?;
+        let length = usize::try_from(u64::from_le_bytes(*length))?;
+        let values = rest.get(length..).context("log_probs.safetensors is cut short")?;
+        all.extend(values.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)));
+    }
+    Ok(all)
 }
 
 fn heads(program: &Path, model: &Path) -> Result<Vec<String>> {
@@ -168,9 +270,11 @@ fn heads(program: &Path, model: &Path) -> Result<Vec<String>> {
 fn scores(
     program: &Path,
     model: &Path,
+    variant: &Variant,
     head: &str,
     clips: &[Clip],
     folder: &Path,
+    said: &mut BTreeMap<(String, PathBuf), String>,
 ) -> Result<BTreeMap<String, Score>> {
     let out = folder.join("transcripts");
     if out.exists() {
@@ -190,6 +294,8 @@ fn scores(
         "json",
         "--decoder",
         head,
+        "--precision",
+        variant.precision,
     ]);
     command.arg("--model").arg(model).arg("--output-dir").arg(&out).args(clips.iter().map(|c| &c.path));
     let output = command.output().context("cannot start conure")?;
@@ -205,6 +311,9 @@ fn scores(
         score.clips += 1;
         score.words += clip.reference.split_whitespace().count();
         score.errors += word_errors(&clip.reference, text);
+        let full = said.entry((head.to_owned(), clip.path.clone())).or_insert_with(|| text.to_owned());
+        score.changed += word_errors(full, text);
+        score.of += full.split_whitespace().count();
         score.as_nemo += usize::from(clip.nemo.get(head).is_some_and(|nemo| same_words(nemo, text)));
     }
     Ok(scores)
@@ -232,12 +341,14 @@ mod tests {
 
     #[test]
     fn the_table_shows_rates_and_agreement() {
-        let score = |errors, as_nemo| Score { clips: 2, words: 40, errors, as_nemo };
+        let score = |errors, as_nemo| Score { clips: 2, words: 40, errors, as_nemo, changed: 1, of: 50 };
         let table =
             BTreeMap::from([(("a".into(), "ctc".into()), vec![score(3, 2), score(3, 2), score(4, 1)])]);
         let line = |nemo| as_markdown(&table, nemo).lines().last().unwrap().to_owned();
         assert_eq!(line(true), "| a | ctc | 2 | 40 | 7.5 (2) | 7.5 (2) | 10.0 (1) |");
         assert_eq!(line(false), "| a | ctc | 2 | 40 | 7.5 | 7.5 | 10.0 |");
+        let changes = changes_as_markdown(&table);
+        assert!(changes.contains("| ctc | f16 | 7.50 | 1 of 50 | 2.00 |"), "{changes}");
     }
 
     #[test]

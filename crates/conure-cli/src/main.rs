@@ -39,6 +39,7 @@ fn run(command: &Command) -> Result<Exit, Failure> {
     match command {
         Command::Transcribe(args) => return commands::transcribe::run(args, &interrupt),
         Command::Convert(args) => commands::convert::run(args, interrupt.flag()),
+        Command::Quantize(args) => commands::quantize::run(args, interrupt.flag()),
         Command::Info(args) => commands::info::run(args),
         Command::Devices(args) => commands::devices::run(args),
         Command::Capture(args) => commands::capture::run(args, &interrupt),

@@ -2,11 +2,12 @@
 
 use crate::error::ConvertError;
 use crate::prepared::Prepared;
-use crate::quantise::{TargetType, may_be_quantised, stored_as};
+use crate::quantise::{Scope, TargetType, stored_as};
+use crate::requantise::{self, QuantiseOptions};
 use crate::schema::Meta;
 use crate::section::Section;
 use crate::{hf, nemo};
-use conure_gguf::{GgufFile, GgufWriter, MetaValue, WriteError};
+use conure_gguf::{GgufWriter, MetaValue, WriteError};
 use conure_tensor::{DType, quant};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -24,6 +25,9 @@ pub struct Progress<'a> {
     pub tensor: &'a str,
 }
 
+/// Called before every tensor; `false` stops.
+pub type OnProgress<'a> = &'a dyn Fn(&Progress<'_>) -> bool;
+
 /// What to make of an input.
 #[derive(Clone, Default)]
 pub struct ConvertOptions<'a> {
@@ -35,7 +39,7 @@ pub struct ConvertOptions<'a> {
     /// model that is passed on must name its sources.
     pub general: Vec<(String, String)>,
     /// Called before every tensor; `false` stops the conversion, and no file is written.
-    pub progress: Option<&'a dyn Fn(&Progress<'_>) -> bool>,
+    pub progress: Option<OnProgress<'a>>,
 }
 
 /// What was converted.
@@ -91,7 +95,7 @@ fn write(
     output: &Path,
     options: &ConvertOptions<'_>,
 ) -> Result<ConvertReport, ConvertError> {
-    let counter = Counter { total: prepared.tensors.len(), done: Cell::new(0), options };
+    let counter = Counter::new(prepared.tensors.len(), options.progress);
     let mut writer = GgufWriter::new();
     writer.meta("general.architecture", "parakeet");
     writer.meta("general.name", options.name.clone().unwrap_or_else(|| default_name(&prepared.path)));
@@ -111,8 +115,9 @@ fn write(
         dropped: prepared.dropped.clone(),
     };
     for tensor in &prepared.tensors {
-        let (dtype, reason) = stored_as(&tensor.name, &tensor.shape, options.dtype);
-        report.kept.extend(reason.map(|r| (tensor.name.clone(), r)));
+        let stored = stored_as(&tensor.name, &tensor.shape, options.dtype, Scope::Compatible);
+        let dtype = stored.dtype.unwrap_or(DType::F32);
+        report.kept.extend(stored.note.map(|note| (tensor.name.clone(), note)));
         report.count(dtype, &tensor.shape);
         let counter = &counter;
         writer.tensor_with(&tensor.name, dtype, &tensor.shape, move |out| {
@@ -134,58 +139,33 @@ fn requantise(
     output: &Path,
     options: &ConvertOptions<'_>,
 ) -> Result<ConvertReport, ConvertError> {
-    let gguf = |e: &dyn Error| gguf_error(input, e);
-    let file = GgufFile::open(input).map_err(|e| gguf(&e))?;
-    let architecture = file.meta().str("general.architecture").map_err(|e| gguf(&e))?;
-    if architecture != "parakeet" {
-        let reason = format!("its architecture is {architecture:?}: only parakeet models are converted");
-        return Err(ConvertError::Input { path: input.into(), reason });
-    }
-    let counter = Counter { total: file.tensors().len(), done: Cell::new(0), options };
-    let mut writer = GgufWriter::new();
-    writer.copy_meta(file.meta()).map_err(|e| gguf(&e))?;
-    if let Some(name) = &options.name {
-        writer.meta("general.name", name.as_str());
-    }
-    for (key, text) in &options.general {
-        writer.meta(key, text.as_str());
-    }
+    let quantise = QuantiseOptions {
+        target: options.dtype,
+        compatible: true,
+        progress: options.progress,
+        ..QuantiseOptions::default()
+    };
+    let done = requantise::rewrite(input, output, &quantise, |writer| {
+        if let Some(name) = &options.name {
+            writer.meta("general.name", name.as_str());
+        }
+        for (key, text) in &options.general {
+            writer.meta(key, text.as_str());
+        }
+    })?;
     let mut report = ConvertReport {
         format: "GGUF file",
-        arch: file.meta().opt_str("parakeet.arch").map_err(|e| gguf(&e))?.unwrap_or_default().into(),
+        arch: done.arch,
         tensors: BTreeMap::new(),
         parameters: 0,
-        bytes: 0,
+        bytes: done.bytes_after,
         kept: Vec::new(),
         dropped: Vec::new(),
     };
-    let mut changed = false;
-    for info in file.tensors() {
-        let tensor = file.tensor(&info.name).map_err(|e| gguf(&e))?;
-        let from = tensor.dtype;
-        let (mut to, reason) = stored_as(&info.name, tensor.shape, options.dtype);
-        if reason.is_some() || !may_be_quantised(&info.name) {
-            to = from;
-        }
-        report.kept.extend(reason.map(|r| (info.name.clone(), r)));
-        report.count(to, tensor.shape);
-        changed |= from != to;
-        let (counter, name) = (&counter, info.name.as_str());
-        let (shape, data) = (tensor.shape, tensor.data);
-        writer.tensor_with(name, to, shape, move |out| {
-            counter.step(name)?;
-            if from == to {
-                return Ok(out.write_all(data)?);
-            }
-            let mut values = vec![0f32; shape.iter().product()];
-            quant::decode(from, data, &mut values).map_err(|e| tensor_error(input, name, &e))?;
-            Ok(out.write_all(&encode(input, name, to, &values)?)?)
-        });
+    for tensor in done.tensors {
+        report.count(tensor.to, &tensor.shape);
+        report.kept.extend(tensor.note.map(|note| (tensor.name, note)));
     }
-    if !changed {
-        return Err(nothing(input, options.dtype, &report.kept));
-    }
-    report.bytes = finish(writer, output)?;
     Ok(report)
 }
 
@@ -207,16 +187,20 @@ fn default_name(input: &Path) -> String {
 }
 
 /// Reports progress, and carries a wish to stop.
-struct Counter<'a> {
+pub(crate) struct Counter<'a> {
     total: usize,
     done: Cell<usize>,
-    options: &'a ConvertOptions<'a>,
+    progress: Option<OnProgress<'a>>,
 }
 
-impl Counter<'_> {
-    fn step(&self, tensor: &str) -> Result<(), ConvertError> {
+impl<'a> Counter<'a> {
+    pub(crate) fn new(total: usize, progress: Option<OnProgress<'a>>) -> Counter<'a> {
+        Counter { total, done: Cell::new(0), progress }
+    }
+
+    pub(crate) fn step(&self, tensor: &str) -> Result<(), ConvertError> {
         let done = self.done.replace(self.done.get() + 1);
-        match self.options.progress {
+        match self.progress {
             Some(progress) if !progress(&Progress { done, total: self.total, tensor }) => {
                 Err(ConvertError::Cancelled)
             }
@@ -225,22 +209,22 @@ impl Counter<'_> {
     }
 }
 
-fn encode(path: &Path, name: &str, dtype: DType, values: &[f32]) -> Result<Vec<u8>, ConvertError> {
+pub(crate) fn encode(path: &Path, name: &str, dtype: DType, values: &[f32]) -> Result<Vec<u8>, ConvertError> {
     quant::encoded(dtype, values).map_err(|e| tensor_error(path, name, &e))
 }
 
-fn tensor_error(path: &Path, name: &str, e: &dyn Error) -> ConvertError {
+pub(crate) fn tensor_error(path: &Path, name: &str, e: &dyn Error) -> ConvertError {
     ConvertError::Tensor { path: path.into(), tensor: name.to_owned(), reason: e.to_string() }
 }
 
 /// An error of the GGUF crate, which names the file itself where it can.
-fn gguf_error(path: &Path, e: &dyn Error) -> ConvertError {
+pub(crate) fn gguf_error(path: &Path, e: &dyn Error) -> ConvertError {
     let shown = e.to_string();
     let reason = shown.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&shown);
     ConvertError::Gguf { path: path.into(), reason: reason.to_owned() }
 }
 
-fn nothing(path: &Path, target: TargetType, kept: &[(String, String)]) -> ConvertError {
+pub(crate) fn nothing(path: &Path, target: TargetType, kept: &[(String, String)]) -> ConvertError {
     let name = target.dtype().name();
     let reason = match kept.first() {
         Some((tensor, reason)) => format!("no tensor can be stored as {name} ({tensor}: {reason}); use f32"),
@@ -250,7 +234,7 @@ fn nothing(path: &Path, target: TargetType, kept: &[(String, String)]) -> Conver
 }
 
 /// Writes the file; an error of ours that passed through the writer comes out as it went in.
-fn finish(writer: GgufWriter<'_>, output: &Path) -> Result<u64, ConvertError> {
+pub(crate) fn finish(writer: GgufWriter<'_>, output: &Path) -> Result<u64, ConvertError> {
     writer.write_to(output).map_err(|e| match e {
         WriteError::Source { name, source } => match source.downcast::<ConvertError>() {
             Ok(ours) => *ours,

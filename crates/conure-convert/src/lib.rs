@@ -10,7 +10,7 @@
 //! every length is held to the file's before memory is taken. One tensor is in memory at a time. The output appears
 //! when it is complete, or not at all.
 //!
-//! [`convert`] does it all; the modules are public for those who want a part.
+//! [`convert`] does it all, and [`quantise`] stores a GGUF file's weights in a smaller type; the modules are public for those who want a part.
 
 pub mod config;
 mod convert;
@@ -22,6 +22,7 @@ mod nemo;
 pub mod pickle;
 pub mod prepared;
 mod quantise;
+mod requantise;
 pub mod safetensors;
 pub mod schema;
 pub mod section;
@@ -30,9 +31,10 @@ pub mod tar;
 pub mod tokenizer;
 pub mod torch;
 
-pub use convert::{ConvertOptions, ConvertReport, Progress, convert, prepare};
+pub use convert::{ConvertOptions, ConvertReport, OnProgress, Progress, convert, prepare};
 pub use error::ConvertError;
 pub use quantise::TargetType;
+pub use requantise::{QuantiseOptions, QuantiseReport, TensorChange, quantise};
 
 use section::Section;
 use std::path::Path;

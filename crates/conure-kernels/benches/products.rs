@@ -61,7 +61,7 @@ fn contenders(cpu: &Cpu, n: usize, k: usize) -> Result<Vec<Contender>, Box<dyn E
     };
     add("f32".into(), cpu.clone(), DType::F32)?;
     for dtype in TYPES {
-        if k % dtype.block_len() != 0 {
+        if !k.is_multiple_of(dtype.block_len()) {
             continue;
         }
         add(dtype.name().into(), cpu.clone().with_precision(Precision::Fast), dtype)?;

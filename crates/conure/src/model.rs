@@ -6,7 +6,7 @@ use crate::info::ModelInfo;
 use conure_device::map::MappedFile;
 use conure_gguf::GgufFile;
 use conure_graph::{Passes, Registry};
-use conure_kernels::Cpu;
+use conure_kernels::{Cpu, Precision};
 use conure_speech::result::Transcript;
 use conure_speech::{
     RecogniseOptions, Recogniser, SpeechError, Stream, StreamOptions, TranscribeOptions, shift,
@@ -27,6 +27,9 @@ pub struct LoadOptions {
     pub no_mmap: bool,
     /// Rewrites of the model's graphs: all of them by default. Results are the same within rounding.
     pub passes: Passes,
+    /// How products with quantised weights are computed; `None`: [`Precision::Fast`]. Of no account for f32, f16 and
+    /// bf16 weights.
+    pub precision: Option<Precision>,
 }
 
 /// A speech-recognition model, ready to transcribe.
@@ -91,7 +94,7 @@ impl SpeechModel {
         // More threads than processors only wait for each other: 1024 on two took minutes for seconds of audio.
         let most = conure_kernels::Threads::default_count();
         let cpu = Cpu::detect(options.threads.map(|n| n.min(most.max(1)))).map_err(SpeechError::from)?;
-        let cpu = Arc::new(cpu);
+        let cpu = Arc::new(cpu.with_precision(options.precision.unwrap_or(Precision::Fast)));
         let file = Arc::new(file);
         let passes = options.passes.for_device(&device);
         let recogniser = Arc::new(Recogniser::load(file.clone(), name, device, cpu, &passes)?);

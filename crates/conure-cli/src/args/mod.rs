@@ -12,6 +12,7 @@ pub use transcribe::{DecoderArg, ProgressArg, TranscribeArgs, is_stdin};
 use crate::failure::Failure;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use conure_convert::TargetType;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -40,6 +41,8 @@ pub enum Command {
     Transcribe(Box<TranscribeArgs>),
     /// Convert a .nemo archive or a Hugging Face Parakeet folder to GGUF, or GGUF to another element type
     Convert(ConvertArgs),
+    /// Store a GGUF file's weights in a smaller type, and list what that costs
+    Quantize(QuantizeArgs),
     /// Show what a model is: architecture, heads, tokenizer, element types, licence
     Info(InfoArgs),
     /// List the devices that can run a model
@@ -72,6 +75,10 @@ pub struct ComputeArgs {
     /// the same, only slower
     #[arg(long, value_name = "NAME")]
     pub without_pass: Vec<String>,
+
+    /// How to multiply with quantised weights: `fast` rounds activations to 8 bits, `exact` does not
+    #[arg(long, value_enum, value_name = "PRECISION", env = "CONURE_PRECISION", default_value = "fast")]
+    pub precision: PrecisionArg,
 }
 
 impl ComputeArgs {
@@ -84,16 +91,114 @@ impl ComputeArgs {
     }
 }
 
-/// Element type of the weights of a converted model.
+/// How products with quantised weights are computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum PrecisionArg {
+    /// The weights' values times the activations as they are
+    Exact,
+    /// Products of bytes: two to three times as fast
+    #[default]
+    Fast,
+}
+
+impl From<PrecisionArg> for conure::Precision {
+    fn from(arg: PrecisionArg) -> conure::Precision {
+        match arg {
+            PrecisionArg::Exact => conure::Precision::Exact,
+            PrecisionArg::Fast => conure::Precision::Fast,
+        }
+    }
+}
+
+/// Element type of a model's weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum WeightType {
     /// 32-bit floats, as trained
     F32,
     /// 16-bit floats: half the size
     F16,
-    /// 8-bit integers in blocks of 32 with a scale each: about a quarter of the size
+    /// 16-bit floats of less precision and more range
+    Bf16,
+    /// 8.5 bits a value: blocks of 32 with a scale each
     #[value(name = "q8_0", alias = "q8-0")]
     Q8_0,
+    /// 6.6 bits a value: blocks of 256, scales for each 16
+    #[value(name = "q6_k", alias = "q6-k")]
+    Q6K,
+    /// 5.5 bits a value: blocks of 256, scales and minima for each 32
+    #[value(name = "q5_k", alias = "q5-k")]
+    Q5K,
+    /// 4.5 bits a value: blocks of 256, scales and minima for each 32
+    #[value(name = "q4_k", alias = "q4-k")]
+    Q4K,
+    /// 6 bits a value: blocks of 32 with a scale and a minimum
+    #[value(name = "q5_1", alias = "q5-1")]
+    Q5_1,
+    /// 5.5 bits a value: blocks of 32 with a scale
+    #[value(name = "q5_0", alias = "q5-0")]
+    Q5_0,
+    /// 5 bits a value: blocks of 32 with a scale and a minimum
+    #[value(name = "q4_1", alias = "q4-1")]
+    Q4_1,
+    /// 4.5 bits a value: blocks of 32 with a scale
+    #[value(name = "q4_0", alias = "q4-0")]
+    Q4_0,
+}
+
+impl From<WeightType> for TargetType {
+    fn from(arg: WeightType) -> TargetType {
+        match arg {
+            WeightType::F32 => TargetType::F32,
+            WeightType::F16 => TargetType::F16,
+            WeightType::Bf16 => TargetType::Bf16,
+            WeightType::Q8_0 => TargetType::Q8_0,
+            WeightType::Q6K => TargetType::Q6K,
+            WeightType::Q5K => TargetType::Q5K,
+            WeightType::Q4K => TargetType::Q4K,
+            WeightType::Q5_1 => TargetType::Q5_1,
+            WeightType::Q5_0 => TargetType::Q5_0,
+            WeightType::Q4_1 => TargetType::Q4_1,
+            WeightType::Q4_0 => TargetType::Q4_0,
+        }
+    }
+}
+
+/// `conure quantize`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    conure quantize parakeet.gguf parakeet-q8.gguf q8_0\n  \
+    conure quantize parakeet.gguf parakeet-q4.gguf q4_k --keep 'joint.*' --keep '*embed*'\n  \
+    conure quantize parakeet.gguf for-parakeet-cpp.gguf q6_k --compatible\n\n\
+    The table gives for each tensor its size and the root of its relative squared error. A matrix whose rows do not fill\n\
+    blocks of 256 takes q5_0 instead of q4_k, q5_1 instead of q5_k, q8_0 instead of q6_k; other tensors stay as they are.")]
+pub struct QuantizeArgs {
+    /// The model, a GGUF file
+    #[arg(value_name = "IN.gguf")]
+    pub input: PathBuf,
+
+    /// The GGUF file to write; an existing one is replaced
+    #[arg(value_name = "OUT.gguf")]
+    pub output: PathBuf,
+
+    /// Element type of all matrices
+    #[arg(value_name = "TYPE", value_enum)]
+    pub dtype: WeightType,
+
+    /// Tensors to leave as they are: a name in which `*` stands for any letters and `?` for one; may be given several times
+    #[arg(long, value_name = "PATTERN")]
+    pub keep: Vec<String>,
+
+    /// Store only those tensors in another type that parakeet.cpp reads so
+    #[arg(long)]
+    pub compatible: bool,
+
+    /// The table as JSON, with all tensors
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print nothing but errors (and JSON if asked for)
+    #[arg(short, long, env = "CONURE_QUIET", value_parser = FalseyValueParser::new())]
+    pub quiet: bool,
 }
 
 /// `conure convert`.

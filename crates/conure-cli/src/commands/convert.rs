@@ -1,10 +1,10 @@
 //! `conure convert`.
 
 use super::megabytes;
-use crate::args::{ConvertArgs, WeightType};
+use crate::args::ConvertArgs;
 use crate::failure::Failure;
 use crate::output::{shown, to_stderr};
-use conure_convert::{ConvertError, ConvertOptions, ConvertReport, Progress, TargetType, convert};
+use conure_convert::{ConvertError, ConvertOptions, ConvertReport, Progress, convert};
 use indicatif::ProgressBar;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,13 +25,8 @@ pub fn run(args: &ConvertArgs, cancel: &Arc<AtomicBool>) -> Result<(), Failure> 
         bar.set_position(at.done as u64);
         !cancel.load(Ordering::Relaxed)
     };
-    let dtype = match args.dtype {
-        WeightType::F32 => TargetType::F32,
-        WeightType::F16 => TargetType::F16,
-        WeightType::Q8_0 => TargetType::Q8_0,
-    };
     let options = ConvertOptions {
-        dtype,
+        dtype: args.dtype.into(),
         name: args.name.clone(),
         progress: Some(&progress),
         ..ConvertOptions::default()
@@ -51,14 +46,14 @@ pub fn run(args: &ConvertArgs, cancel: &Arc<AtomicBool>) -> Result<(), Failure> 
 }
 
 /// Why no file can be written there, as far as one can tell without trying.
-fn unusable(output: &Path) -> Option<&'static str> {
+pub(super) fn unusable(output: &Path) -> Option<&'static str> {
     if output.is_dir() {
         return Some("it is a folder: give the name of the file to write, such as model.gguf");
     }
     output.file_name().is_none().then_some("it names no file")
 }
 
-fn bar(quiet: bool) -> ProgressBar {
+pub(super) fn bar(quiet: bool) -> ProgressBar {
     if quiet {
         return ProgressBar::hidden();
     }

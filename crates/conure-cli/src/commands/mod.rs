@@ -9,6 +9,7 @@ pub mod graph;
 pub mod info;
 pub mod model;
 pub mod profile;
+pub mod quantize;
 mod stream;
 pub mod transcribe;
 

@@ -138,11 +138,11 @@ impl Product<'_> {
             return Ok(());
         }
         let out = SharedMut::new(out);
-        if let (Source::Packed(PackedMatrix { blocks: Some(blocks), .. }), Precision::Fast) =
-            (self.source, cpu.precision())
+        if let (Source::Packed(PackedMatrix { blocks: Some(blocks), .. }), Left::Dense(x), Precision::Fast) =
+            (self.source, self.left, cpu.precision())
             && self.k > 0
         {
-            return quantised::run(self, blocks, cpu, isa, out);
+            return quantised::run(self, x, blocks, cpu, isa, out);
         }
         let cut = Cut::new(self, tile_size(isa), cpu.threads().count());
         let claims = Claims::default();

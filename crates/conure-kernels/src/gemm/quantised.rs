@@ -45,9 +45,10 @@ fn block_rows(isa: Isa) -> usize {
     dispatch_dot(isa, Rows)
 }
 
-/// `out` as [`super::linear`] says, of weights in a block format.
+/// `out` as [`super::linear`] says, of `x` `[M, K]` and weights in a block format.
 pub(super) fn run(
     product: &Product<'_>,
+    x: &[f32],
     blocks: &Blocks,
     cpu: &Cpu,
     isa: Isa,
@@ -59,7 +60,7 @@ pub(super) fn run(
         let end = (start + ROWS_AT_ONCE).min(product.m);
         let count = (end - start).div_ceil(rows);
         with_operand(count * shape.block_len(), |operand| -> Result<()> {
-            round_rows(product, blocks, cpu, isa, shape, start..end, operand)?;
+            round_rows(&x[start * shape.k..end * shape.k], blocks, cpu, isa, shape, operand)?;
             let operand = &*operand;
             let grid = Grid::new(product, cpu.threads().count(), end - start, rows);
             cpu.threads().run(grid.tasks(), |i, _| {
@@ -134,18 +135,16 @@ impl Grid {
     }
 }
 
-/// Rounds the activations of `rows` into `operand`.
+/// Rounds rows of activations into `operand`.
 fn round_rows(
-    product: &Product<'_>,
+    x: &[f32],
     blocks: &Blocks,
     cpu: &Cpu,
     isa: Isa,
     shape: Shape,
-    rows: std::ops::Range<usize>,
     operand: &mut [f32],
 ) -> Result<()> {
-    let k = product.k;
-    let x = &product.x[rows.start * k..rows.end * k];
+    let k = shape.k;
     let one = |x: &[f32], block: &mut [f32]| dispatch_dot(isa, Round { x, block, shape, blocks });
     let parts = operand.chunks_exact_mut(shape.block_len());
     if x.len() <= ROUND_ALONE {

@@ -1,0 +1,285 @@
+//! GGUF to GGUF: the same model with its matrices in another type.
+
+use crate::convert::{Counter, OnProgress, encode, finish, gguf_error, nothing, tensor_error};
+use crate::error::ConvertError;
+use crate::quantise::{Scope, TargetType, stored_as};
+use conure_gguf::{GgufFile, GgufTensor, GgufWriter};
+use conure_tensor::{DType, quant, tensor_bytes};
+use std::cell::RefCell;
+use std::error::Error;
+use std::path::Path;
+
+/// What to make of a GGUF file.
+#[derive(Clone, Default)]
+pub struct QuantiseOptions<'a> {
+    /// Type of the matrices.
+    pub target: TargetType,
+    /// Tensors that stay as they are: names in which `*` stands for any letters and `?` for one.
+    pub keep: Vec<String>,
+    /// Whether only those tensors are stored in another type that parakeet.cpp reads so.
+    pub compatible: bool,
+    /// Called before every tensor; `false` stops, and no file is written.
+    pub progress: Option<OnProgress<'a>>,
+}
+
+/// What became of a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuantiseReport {
+    /// `parakeet.arch` of the model.
+    pub arch: String,
+    /// The tensors, in the order of the file.
+    pub tensors: Vec<TensorChange>,
+    /// Size of the input in bytes.
+    pub bytes_before: u64,
+    /// Size of the output in bytes.
+    pub bytes_after: u64,
+}
+
+/// What became of a tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensorChange {
+    /// Its name.
+    pub name: String,
+    /// Its axes, slowest first, as written.
+    pub shape: Vec<usize>,
+    /// How it was stored.
+    pub from: DType,
+    /// How it is.
+    pub to: DType,
+    /// Bytes it took.
+    pub bytes_before: u64,
+    /// Bytes it takes.
+    pub bytes_after: u64,
+    /// Root of the sum of squared differences to what was stored, as a part of that of the squares; `None` where nothing
+    /// changed.
+    pub error: Option<f64>,
+    /// Why its type is not the one asked for, where it was meant.
+    pub note: Option<String>,
+}
+
+/// Writes the Parakeet GGUF file `input` to `output` with every matrix in the type asked for; everything else is copied byte
+/// for byte. Matrices are all weights of products, also of pointwise convolutions, of the LSTM, of joint and CTC head, and
+/// the embedding; not norms, biases, and convolutions over several places. A matrix whose rows do not fill the type's blocks
+/// takes the next best type, and one that is small already stays as it is. The output appears when it is complete.
+///
+/// # Errors
+/// [`ConvertError`]: also if nothing would change, if a pattern of [`QuantiseOptions::keep`] fits no tensor, or if
+/// [`QuantiseOptions::compatible`] and the type do not go together.
+pub fn quantise(
+    input: &Path,
+    output: &Path,
+    options: &QuantiseOptions<'_>,
+) -> Result<QuantiseReport, ConvertError> {
+    let refuse = |reason: String| Err(ConvertError::Input { path: input.into(), reason });
+    if let (Ok(a), Ok(b)) = (input.canonicalize(), output.canonicalize())
+        && a == b
+    {
+        return refuse("it is input and output: give the output another name".into());
+    }
+    if options.compatible && !options.target.is_compatible() {
+        let name = options.target.dtype().name();
+        return refuse(format!(
+            "parakeet.cpp reads no {name}: choose f16, q8_0, q4_0, q5_0, q4_k, q5_k or q6_k, or do without compatibility"
+        ));
+    }
+    // Types, pipes and folders are told apart by the reader of all inputs.
+    crate::open(input)?;
+    rewrite(input, output, options, |_| {})
+}
+
+/// As [`quantise`], with more metadata.
+pub(crate) fn rewrite(
+    input: &Path,
+    output: &Path,
+    options: &QuantiseOptions<'_>,
+    meta: impl FnOnce(&mut GgufWriter<'_>),
+) -> Result<QuantiseReport, ConvertError> {
+    let gguf = |e: &dyn Error| gguf_error(input, e);
+    let file = GgufFile::open(input).map_err(|e| gguf(&e))?;
+    let architecture = file.meta().str("general.architecture").map_err(|e| gguf(&e))?;
+    if architecture != "parakeet" {
+        let reason = format!("its architecture is {architecture:?}: only parakeet models are converted");
+        return Err(ConvertError::Input { path: input.into(), reason });
+    }
+    let arch = file.meta().opt_str("parakeet.arch").map_err(|e| gguf(&e))?.unwrap_or_default().to_owned();
+    let tensors = changes(&file, input, options)?;
+    if tensors.iter().all(|t| t.from == t.to) {
+        let kept: Vec<_> = tensors.into_iter().filter_map(|t| Some((t.name, t.note?))).collect();
+        return Err(nothing(input, options.target, &kept));
+    }
+    let counter = Counter::new(tensors.len(), options.progress);
+    let errors = RefCell::new(vec![None; tensors.len()]);
+    let mut writer = GgufWriter::new();
+    writer.copy_meta(file.meta()).map_err(|e| gguf(&e))?;
+    meta(&mut writer);
+    for (i, change) in tensors.iter().enumerate() {
+        let tensor = file.tensor(&change.name).map_err(|e| gguf(&e))?;
+        let (counter, errors) = (&counter, &errors);
+        writer.tensor_with(&change.name, change.to, &change.shape, move |out| {
+            counter.step(&change.name)?;
+            if change.from == change.to {
+                return Ok(out.write_all(tensor.data)?);
+            }
+            let (bytes, error) = stored_anew(input, &tensor, change.to)?;
+            errors.borrow_mut()[i] = Some(error);
+            Ok(out.write_all(&bytes)?)
+        });
+    }
+    let bytes_after = finish(writer, output)?;
+    let mut tensors = tensors;
+    for (tensor, error) in tensors.iter_mut().zip(errors.into_inner()) {
+        tensor.error = error;
+    }
+    Ok(QuantiseReport { arch, tensors, bytes_before: file.map().bytes().len() as u64, bytes_after })
+}
+
+/// How every tensor will be stored.
+fn changes(
+    file: &GgufFile,
+    input: &Path,
+    options: &QuantiseOptions<'_>,
+) -> Result<Vec<TensorChange>, ConvertError> {
+    let scope = if options.compatible { Scope::Compatible } else { Scope::All };
+    let mut used = vec![false; options.keep.len()];
+    let mut changes = Vec::new();
+    for info in file.tensors() {
+        let tensor = file.tensor(&info.name).map_err(|e| gguf_error(input, &e))?;
+        let mut stored = stored_as(&info.name, tensor.shape, options.target, scope);
+        for (pattern, used) in options.keep.iter().zip(&mut used) {
+            if fits(pattern, &info.name) {
+                *used = true;
+                if stored.dtype.take().is_some() {
+                    stored.note = Some(format!("kept: {pattern}"));
+                }
+            }
+        }
+        let before = tensor.data.len() as u64;
+        let mut to = stored.dtype.unwrap_or(tensor.dtype);
+        let mut after = tensor_bytes(to, &stored.shape).map_or(before, |n| n as u64);
+        if scope == Scope::All && to != tensor.dtype && after >= before {
+            stored.note = Some(format!("{} is as small", tensor.dtype));
+            (to, after) = (tensor.dtype, before);
+        }
+        changes.push(TensorChange {
+            name: info.name.clone(),
+            shape: if to == tensor.dtype { tensor.shape.to_vec() } else { stored.shape },
+            from: tensor.dtype,
+            to,
+            bytes_before: before,
+            bytes_after: after,
+            error: None,
+            note: stored.note,
+        });
+    }
+    match options.keep.iter().zip(used).find(|(_, used)| !used) {
+        Some((pattern, _)) => {
+            let reason = format!("no tensor has a name like {pattern:?}, which is to be kept");
+            Err(ConvertError::Input { path: input.into(), reason })
+        }
+        None => Ok(changes),
+    }
+}
+
+/// The tensor's bytes in another type, and the error.
+fn stored_anew(input: &Path, tensor: &GgufTensor<'_>, to: DType) -> Result<(Vec<u8>, f64), ConvertError> {
+    let fail = |e: &dyn Error| tensor_error(input, tensor.name, e);
+    let mut values = vec![0f32; tensor.shape.iter().product()];
+    quant::decode(tensor.dtype, tensor.data, &mut values).map_err(|e| fail(&e))?;
+    let bytes = encode_on_all(input, tensor.name, to, &values)?;
+    let mut piece = vec![0f32; to.block_len().max(1024)];
+    let (mut error, mut size) = (0f64, 0f64);
+    let piece_bytes = to.bytes_for(piece.len()).unwrap_or(bytes.len());
+    for (values, bytes) in values.chunks(piece.len()).zip(bytes.chunks(piece_bytes)) {
+        let decoded = &mut piece[..values.len()];
+        quant::decode(to, bytes, decoded).map_err(|e| fail(&e))?;
+        for (&value, &decoded) in values.iter().zip(&*decoded) {
+            error += (f64::from(value) - f64::from(decoded)).powi(2);
+            size += f64::from(value).powi(2);
+        }
+    }
+    Ok((bytes, if error == 0.0 { 0.0 } else { (error / size).sqrt() }))
+}
+
+/// Encodes pieces on all processors: the search for the scales of Q4_K takes 50 ns a value.
+fn encode_on_all(input: &Path, name: &str, to: DType, values: &[f32]) -> Result<Vec<u8>, ConvertError> {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let blocks = values.len() / to.block_len();
+    let piece = blocks.div_ceil(threads).max(256) * to.block_len();
+    if values.len() <= piece {
+        return encode(input, name, to, values);
+    }
+    let parts: Vec<Result<Vec<u8>, ConvertError>> = std::thread::scope(|scope| {
+        let running: Vec<_> =
+            values.chunks(piece).map(|values| scope.spawn(move || encode(input, name, to, values))).collect();
+        let gone = || {
+            let source = std::io::Error::other("a thread that encodes it ended");
+            ConvertError::Io { path: input.into(), action: "convert it", source }
+        };
+        running.into_iter().map(|r| r.join().unwrap_or_else(|_| Err(gone()))).collect()
+    });
+    let mut bytes = Vec::new();
+    for part in parts {
+        bytes.extend(part?);
+    }
+    Ok(bytes)
+}
+
+/// Whether a name fits a pattern of letters, `*` (any letters, also none) and `?` (one).
+fn fits(pattern: &str, name: &str) -> bool {
+    let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
+    let (mut p, mut n) = (0, 0);
+    // Where the last star is, and what it has taken so far: the only place to go back to.
+    let mut star = None;
+    while n < name.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, n));
+                p += 1;
+            }
+            Some(&c) if c == b'?' || c == name[n] => (p, n) = (p + 1, n + 1),
+            _ => match star {
+                Some((at, taken)) => {
+                    star = Some((at, taken + 1));
+                    (p, n) = (at + 1, taken + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|&c| c == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        for (pattern, name, expected) in [
+            ("a.b", "a.b", true),
+            ("a.b", "a.bc", false),
+            ("*", "", true),
+            ("joint.*", "joint.pred.weight", true),
+            ("*.weight", "joint.pred.weight", true),
+            ("encoder.layers.?.*linear1*", "encoder.layers.3.feed_forward1.linear1.weight", true),
+            ("encoder.layers.?.*linear1*", "encoder.layers.13.feed_forward1.linear1.weight", false),
+            ("a*b*c", "aXbYbZc", true),
+            ("a*b*c", "aXbYbZ", false),
+            ("?", "", false),
+            ("", "", true),
+        ] {
+            assert_eq!(fits(pattern, name), expected, "{pattern} {name}");
+        }
+        // As long a search as there is: one way back only, so no explosion.
+        assert!(!fits(&"*a".repeat(30), &"a".repeat(29)));
+    }
+
+    #[test]
+    fn pieces_encoded_apart_are_the_whole() {
+        let values: Vec<f32> = (0..256 * 700).map(|i| (i as f32 * 0.37).sin()).collect();
+        for dtype in [DType::Q4_K, DType::Q8_0] {
+            let whole = quant::encoded(dtype, &values).unwrap();
+            assert!(encode_on_all(Path::new("x"), "x", dtype, &values).unwrap() == whole);
+        }
+    }
+}
