@@ -27,9 +27,8 @@ pub struct LoadOptions {
     pub no_mmap: bool,
     /// Rewrites of the model's graphs: all of them by default. Results are the same within rounding.
     pub passes: Passes,
-    /// How products with quantised weights are computed; `None`: [`Precision::Fast`]. Of no account for f32, f16 and
-    /// bf16 weights.
-    pub precision: Option<Precision>,
+    /// How products with quantised weights are computed: exactly by default. Of no account for f32, f16 and bf16 weights.
+    pub precision: Precision,
 }
 
 /// A speech-recognition model, ready to transcribe.
@@ -94,7 +93,7 @@ impl SpeechModel {
         // More threads than processors only wait for each other: 1024 on two took minutes for seconds of audio.
         let most = conure_kernels::Threads::default_count();
         let cpu = Cpu::detect(options.threads.map(|n| n.min(most.max(1)))).map_err(SpeechError::from)?;
-        let cpu = Arc::new(cpu.with_precision(options.precision.unwrap_or(Precision::Fast)));
+        let cpu = Arc::new(cpu.with_precision(options.precision));
         let file = Arc::new(file);
         let passes = options.passes.for_device(&device);
         let recogniser = Arc::new(Recogniser::load(file.clone(), name, device, cpu, &passes)?);

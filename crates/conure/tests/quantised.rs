@@ -47,28 +47,31 @@ fn quantised_models_say_the_same() {
     let source = repository("crates/conure/model/parakeet-tiny-en-12m-tdt_ctc.gguf");
     let full = SpeechModel::embedded(&LoadOptions::default()).unwrap();
     let clips = clips();
-    for (target, heads) in [
-        // Words of the transducer and of CTC that may differ, in percent.
-        (TargetType::Q8_0, [(Decoder::Tdt, 0.0), (Decoder::Ctc, 1.5)]),
-        (TargetType::Q6K, [(Decoder::Tdt, 4.0), (Decoder::Ctc, 4.0)]),
-        (TargetType::Q4K, [(Decoder::Tdt, 25.0), (Decoder::Ctc, 25.0)]),
+    let mut failures = Vec::new();
+    // Words that may differ, in percent: none of the transducer's and 1.5 % of CTC's for q8_0, exactly; what rounded
+    // activations and fewer bits cost, as measured (1 of 236 and 1 of 239; 21 and 18) with some room.
+    let (tdt, ctc) = (Decoder::Tdt, Decoder::Ctc);
+    for (target, compatible, precision, heads) in [
+        (TargetType::Q8_0, true, Precision::Exact, [(tdt, 0.0), (ctc, 1.5)]),
+        (TargetType::Q8_0, true, Precision::Fast, [(tdt, 1.0), (ctc, 1.5)]),
+        (TargetType::Q4K, false, Precision::Fast, [(tdt, 15.0), (ctc, 15.0)]),
     ] {
         let path = dir.path().join(format!("{target:?}.gguf"));
-        quantise(&source, &path, &QuantiseOptions { target, ..QuantiseOptions::default() }).unwrap();
-        for precision in Precision::ALL {
-            let options = LoadOptions { precision: Some(precision), ..LoadOptions::default() };
-            let model = SpeechModel::load_with(&path, &options).unwrap();
-            for (decoder, allowed) in heads {
-                let (mut changed, mut all) = (0, 0);
-                for clip in &clips {
-                    let (a, b) = (words(&full, clip, decoder), words(&model, clip, decoder));
-                    changed += changes(&a, &b);
-                    all += a.len();
-                }
-                let percent = 100.0 * changed as f64 / all as f64;
-                println!("{target:?} {precision} {decoder:?}: {changed} of {all}");
-                assert!(percent <= allowed, "{target:?} {precision} {decoder:?}: {changed} of {all} words");
+        let options = QuantiseOptions { target, compatible, ..QuantiseOptions::default() };
+        quantise(&source, &path, &options).unwrap();
+        let options = LoadOptions { precision, ..LoadOptions::default() };
+        let model = SpeechModel::load_with(&path, &options).unwrap();
+        for (decoder, allowed) in heads {
+            let (mut changed, mut all) = (0, 0);
+            for clip in &clips {
+                let (a, b) = (words(&full, clip, decoder), words(&model, clip, decoder));
+                changed += changes(&a, &b);
+                all += a.len();
+            }
+            if 100.0 * changed as f64 / all as f64 > allowed {
+                failures.push(format!("{target:?} {precision} {decoder:?}: {changed} of {all} words"));
             }
         }
     }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }

@@ -35,7 +35,7 @@ pub fn load_rewritten(
         device: compute.device.clone(),
         threads: compute.threads,
         passes,
-        precision: Some(compute.precision.into()),
+        precision: compute.precision.into(),
         ..LoadOptions::default()
     };
     let path = path.filter(|p| !is_embedded(Some(p)));
