@@ -18,8 +18,8 @@ pub use audio::{AudioOptions, AudioSource, Recording, Samples};
 pub use bench::{Bench, Times, roofline};
 pub use conure_audio::decode::DecodeOptions;
 pub use conure_graph::{DeviceInfo, Drawing, Passes, Placement, devices};
-pub use conure_kernels::roofline::Roofline;
 pub use conure_kernels::Precision;
+pub use conure_kernels::roofline::Roofline;
 pub use conure_speech::result::{Segment, TokenInfo, Transcript, Word};
 pub use conure_speech::{
     Decoder, EndKind, OnProgress, Progress, RecogniseOptions, Stage, Stream, StreamEnd, StreamOptions,
