@@ -77,17 +77,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let isa = args.first().map_or_else(Isa::detect, |name| Isa::from_name(name))?;
     let threads = args.get(1).map_or(Ok(1), |n| n.parse())?;
     let cpu = Cpu::new(isa, Threads::new(threads)?)?;
-    if let Ok(one) = std::env::var("PROFILE") {
-        let dtype = TYPES.into_iter().find(|d| d.name() == one).unwrap_or(DType::Q8_0);
-        let (m, n, k) = (750, 512, 512);
-        let cpu = cpu.with_precision(Precision::Fast);
-        let weights = PackedMatrix::new(&cpu, dtype, &quant::encoded(dtype, &wave(n * k))?, n, k)?;
-        let (x, mut out) = (wave(m * k), vec![0.0; m * n]);
-        for _ in 0..3000 {
-            linear(&cpu, black_box(&x), m, &weights, &Epilogue::default(), &mut out)?;
-        }
-        return Ok(());
-    }
     println!("{isa}, {threads} threads: GFLOP/s of f32, then each type's speed as a multiple of it");
     for (m, n, k) in SHAPES {
         let mut all = contenders(&cpu, n, k)?;
