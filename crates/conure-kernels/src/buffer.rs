@@ -1,7 +1,10 @@
 //! Aligned storage, per-thread scratch, and disjoint writes from several threads.
 
+use crate::{KernelError, Result};
+use std::alloc::{Layout, alloc_zeroed};
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::ptr::NonNull;
 use std::thread::LocalKey;
 
 /// One cache line; its alignment is what makes [`AlignedBuf`] aligned.
@@ -14,9 +17,27 @@ struct Line([u8; 64]);
 pub(crate) struct AlignedBuf(Vec<Line>);
 
 impl AlignedBuf {
-    /// At least `bytes` zero bytes.
-    pub(crate) fn zeroed(bytes: usize) -> AlignedBuf {
+    /// At least `bytes` zero bytes, for what is small: scratch.
+    fn zeroed(bytes: usize) -> AlignedBuf {
         AlignedBuf(vec![Line([0; 64]); bytes.div_ceil(64)])
+    }
+
+    /// At least `bytes` zero bytes, which cost nothing until they are touched.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfMemory`] if they are refused.
+    pub(crate) fn try_zeroed(kernel: &'static str, bytes: usize) -> Result<AlignedBuf> {
+        let lines = bytes.div_ceil(64);
+        let refused = || KernelError::OutOfMemory { kernel, bytes };
+        let layout = Layout::array::<Line>(lines).map_err(|_| refused())?;
+        if layout.size() == 0 {
+            return Ok(AlignedBuf::default());
+        }
+        // SAFETY: the layout has a size above zero.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) }.cast::<Line>()).ok_or_else(refused)?;
+        // SAFETY: the memory comes from the global allocator with the layout of `lines` lines, all of it initialised:
+        // zeros are a line.
+        Ok(AlignedBuf(unsafe { Vec::from_raw_parts(start.as_ptr(), lines, lines) }))
     }
 
     pub(crate) fn len(&self) -> usize {

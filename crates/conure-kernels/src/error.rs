@@ -36,6 +36,17 @@ pub enum KernelError {
         /// The argument.
         operand: &'static str,
     },
+    /// Memory for weights in the layout that products want was refused.
+    #[error(
+        "{kernel}: there is no memory for {} MiB of weights; take a model of a smaller type (q8_0, q4_k)",
+        bytes.div_ceil(1 << 20)
+    )]
+    OutOfMemory {
+        /// The kernel that asked.
+        kernel: &'static str,
+        /// Bytes asked for.
+        bytes: usize,
+    },
     /// An element type this kernel does not read.
     #[error("{kernel}: cannot read weights of type {dtype}; convert the file to f32, f16, bf16 or q8_0")]
     DType {

@@ -115,16 +115,16 @@ impl Screen {
         }
     }
 
-    /// Ends the last line.
+    /// Ends the last line: on a terminal it is now shown whole.
     fn close(&mut self) -> Result<(), Failure> {
-        let open = match self {
-            Screen::Line { said, .. } => !said.is_empty(),
-            Screen::Text { column } => *column,
-            Screen::Json => false,
+        match self {
+            Screen::Line { term, said, drawn: true } => to_stdout(|_| {
+                term.clear_line()?;
+                if said.is_empty() { Ok(()) } else { term.write_line(said) }
+            })?,
+            Screen::Text { column: true } => to_stdout(|out| writeln!(out))?,
+            _ => true,
         };
-        if open {
-            to_stdout(|out| writeln!(out))?;
-        }
         Ok(())
     }
 }

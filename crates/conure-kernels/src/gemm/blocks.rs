@@ -55,7 +55,7 @@ impl Blocks {
         let units = k / layout.block;
         let mut blocks = Blocks { layout, biased, panel: columns.panel, units, data: AlignedBuf::default() };
         let unit = blocks.unit_bytes();
-        let mut data = AlignedBuf::zeroed(columns.panels() * units * unit);
+        let mut data = AlignedBuf::try_zeroed(super::packed::KERNEL, columns.panels() * units * unit)?;
         let shared = SharedMut::new(data.as_mut_slice::<u8>());
         let row_bytes = units * dtype.block_bytes();
         // Eight units are a few kilobytes to some tens.

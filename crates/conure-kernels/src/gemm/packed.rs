@@ -132,7 +132,8 @@ impl PackedMatrix {
         let padded = check::size(KERNEL, "packed weights", &[columns.panels(), columns.panel, k])?;
         match format {
             Format::F32 => {
-                packed.data = AlignedBuf::zeroed(padded * 4);
+                packed.data =
+                    AlignedBuf::try_zeroed(KERNEL, check::size(KERNEL, "packed weights", &[padded, 4])?)?;
                 match bytemuck::try_cast_slice::<u8, f32>(data) {
                     Ok(data) if cfg!(target_endian = "little") => {
                         pack_f32(cpu, columns, k, data, packed.data.as_mut_slice())?;
@@ -141,7 +142,8 @@ impl PackedMatrix {
                 }
             }
             Format::F16 | Format::BF16 => {
-                packed.data = AlignedBuf::zeroed(padded * 2);
+                packed.data =
+                    AlignedBuf::try_zeroed(KERNEL, check::size(KERNEL, "packed weights", &[padded, 2])?)?;
                 pack_plain::<u16>(cpu, columns, k, data, packed.data.as_mut_slice())?;
             }
             Format::Blocks => packed.blocks = Blocks::pack(cpu, dtype, columns, k, data)?,
@@ -305,7 +307,7 @@ impl std::fmt::Debug for PackedMatrix {
     }
 }
 
-const KERNEL: &str = "pack weights";
+pub(super) const KERNEL: &str = "pack weights";
 
 /// Calls `fill(panel, k0, kc)` for every panel of every K block, on all threads.
 fn for_panels(
