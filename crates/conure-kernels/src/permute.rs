@@ -93,7 +93,7 @@ impl Axes {
         let (width, step) = (self.shape[self.count - 1], self.strides[self.count - 1]);
         // Lines whose elements lie side by side in the input.
         let beside = match self.count.checked_sub(2) {
-            Some(axis) if self.strides[axis] == 1 => self.shape[axis],
+            Some(axis) if self.strides[axis] == 1 && step != 1 => self.shape[axis],
             _ => 1,
         };
         let mut line = start;
