@@ -28,6 +28,7 @@ pub mod gemm;
 pub mod im2col;
 pub mod lstm;
 pub mod matmul;
+pub mod permute;
 pub mod positions;
 pub mod roofline;
 pub mod rows;

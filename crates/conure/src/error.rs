@@ -2,7 +2,7 @@
 
 use conure_audio::error::AudioError;
 use conure_gguf::GgufError;
-use conure_graph::NoSuchDevice;
+use conure_graph::{GraphError, NoSuchDevice};
 use conure_speech::SpeechError;
 
 /// Why a model could not be loaded or a recording not be transcribed. Messages say what, where, what was expected, and
@@ -18,6 +18,9 @@ pub enum Error {
     /// The model, or a run of it.
     #[error(transparent)]
     Speech(#[from] SpeechError),
+    /// A graph that is not of a model.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
     /// The device.
     #[error(transparent)]
     Device(#[from] NoSuchDevice),
@@ -42,6 +45,10 @@ pub enum Error {
 impl Error {
     /// Whether the caller asked to stop, rather than something going wrong.
     pub fn is_cancelled(&self) -> bool {
-        matches!(self, Error::Speech(e) if e.is_cancelled())
+        match self {
+            Error::Speech(e) => e.is_cancelled(),
+            Error::Graph(e) => matches!(e, GraphError::Cancelled),
+            _ => false,
+        }
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod audio;
 mod bench;
+mod conv_bench;
 mod embedded;
 mod error;
 mod info;
@@ -26,6 +27,7 @@ pub use conure_speech::{
     StreamUpdate, TranscribeOptions, format,
 };
 pub use conure_tensor::{DType, Tensor};
+pub use conv_bench::{ConvBench, ConvFigure, bench_convolutions};
 pub use error::Error;
 pub use info::{DtypeInfo, EncoderInfo, ModelInfo, PreprocessorInfo, TokenizerInfo, TransducerInfo};
 pub use inspect::{Lengths, Part};

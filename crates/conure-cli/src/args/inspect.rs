@@ -119,6 +119,8 @@ pub struct BenchArgs {
 pub enum BenchCommand {
     /// The machine: rates of products with f32, f16 and q8_0 weights, and of reading memory
     Roofline(RooflineArgs),
+    /// Convolutions written as im2col and products, as they are and fused
+    Conv(super::BenchConvArgs),
     /// A whole step of a model's TDT decoder on one thread: joint, decision, predictor
     Step(StepArgs),
 }

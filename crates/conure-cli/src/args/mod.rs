@@ -1,9 +1,11 @@
 //! The command line: what can be asked for, and the help that says so.
 
+mod bench_conv;
 mod inspect;
 mod transcribe;
 pub mod values;
 
+pub use bench_conv::BenchConvArgs;
 pub use inspect::{
     BenchArgs, BenchCommand, ByArg, GraphArgs, MeasureArgs, PartArg, ProfileArgs, RooflineArgs, StepArgs,
 };

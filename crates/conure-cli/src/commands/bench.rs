@@ -16,6 +16,7 @@ use std::time::Instant;
 pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     match &args.what {
         Some(BenchCommand::Roofline(args)) => return roofline(args),
+        Some(BenchCommand::Conv(args)) => return super::bench_conv::run(args, interrupt.flag()),
         Some(BenchCommand::Step(args)) => return step(args),
         None => {}
     }

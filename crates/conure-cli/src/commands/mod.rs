@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 pub mod bench;
+pub mod bench_conv;
 pub mod capture;
 pub mod completions;
 pub mod convert;

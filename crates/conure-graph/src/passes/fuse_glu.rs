@@ -12,6 +12,8 @@ use conure_ops::{Activation, Glu, Linear};
 ///
 ///   x ── linear (glu) ── y
 /// ```
+///
+/// Transcribing with a 110M model takes 1.03 of the processor time without it, as much as the noise (`docs/passes.md`).
 #[derive(Clone, Copy, Debug)]
 pub struct FuseGlu;
 
