@@ -22,7 +22,7 @@ pub enum Gate {
 }
 
 /// `sqrt(2 / pi)` of the tanh approximation of gelu, and its cubic term.
-const GELU: f32 = 0.797_884_56;
+const GELU: f32 = 0.797_884_6;
 const CUBIC: f32 = 0.044_715;
 
 struct GatedKernel {

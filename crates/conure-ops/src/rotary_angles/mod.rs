@@ -157,7 +157,7 @@ impl Op for RotaryAngles {
 
     fn infer(&self, inputs: &[&ValueType]) -> Result<Outputs, OpError> {
         let ins = Inputs::exactly(NAME, inputs, 1 + usize::from(self.factors))?;
-        if self.turned % 2 != 0 || self.base <= 1.0 || !self.base.is_finite() {
+        if !self.turned.is_multiple_of(2) || self.base <= 1.0 || !self.base.is_finite() {
             return Err(ins.attribute(format!(
                 "{} elements that turn with base {}; expected an even number and a base over 1",
                 self.turned, self.base

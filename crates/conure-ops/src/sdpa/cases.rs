@@ -10,10 +10,13 @@ const TOLERANCE: Tolerance = Tolerance {
     why: "scores of up to 20 are rounded in f32 before their exponential is taken",
 };
 
-/// The cases: B T H K, C0 C G J.
+/// A name, B T H K, C0 C G J, and the rows where the items stand.
+type Shapes = (&'static str, [usize; 4], [usize; 4], &'static [i32]);
+
+/// The cases.
 pub fn cases() -> Vec<Case> {
     let plain = Sdpa { scale: 0.125, window: None, cap: None, sinks: false };
-    let shapes: [(&str, [usize; 4], [usize; 4], &[i32]); 9] = [
+    let shapes: [Shapes; 9] = [
         ("first token", [1, 1, 4, 32], [1, 8, 1, 32], &[0]),
         ("one token, blocks", [1, 1, 4, 64], [1, 700, 1, 64], &[600]),
         ("items of their own", [3, 1, 4, 32], [3, 300, 2, 64], &[0, 299, 255]),
