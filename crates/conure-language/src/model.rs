@@ -7,7 +7,7 @@ use conure_graph::{Device, Session};
 use conure_kernels::Cpu;
 use conure_models::{CacheSpec, Decoder, DecoderConfig};
 use conure_tensor::{DType, tensor_bytes};
-use conure_text::Tokenizer;
+use conure_text::{ChatTemplate, Tokenizer};
 use std::sync::Arc;
 
 /// The most bytes of cache that a session takes without being asked for a longer context.
@@ -20,6 +20,8 @@ pub struct LanguageModel {
     tokenizer: Tokenizer,
     device: Device,
     cpu: Arc<Cpu>,
+    file: Arc<GgufFile>,
+    origin: String,
 }
 
 /// How a session remembers.
@@ -55,7 +57,7 @@ impl LanguageModel {
         if tokens > rows {
             return Err(LanguageError::Vocabulary { origin: origin.to_owned(), tokens, rows });
         }
-        Ok(LanguageModel { decoder, tokenizer, device, cpu })
+        Ok(LanguageModel { decoder, tokenizer, device, cpu, file, origin: origin.to_owned() })
     }
 
     /// Its sizes and kinds.
@@ -66,6 +68,14 @@ impl LanguageModel {
     /// Its tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
+    }
+
+    /// The chat template of the file.
+    ///
+    /// # Errors
+    /// A file without one, or with one that is broken.
+    pub fn chat_template(&self) -> Result<ChatTemplate, LanguageError> {
+        Ok(ChatTemplate::from_gguf(self.file.meta(), &self.origin)?)
     }
 
     /// What it runs on.

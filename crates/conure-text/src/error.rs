@@ -20,6 +20,24 @@ pub enum TextError {
         /// What was expected.
         expected: String,
     },
+    /// There is no chat template.
+    #[error(
+        "{origin}: the file has no chat template (tokenizer.chat_template); name one: {known}, or a file with one"
+    )]
+    NoTemplate {
+        /// The file.
+        origin: String,
+        /// The templates that are known by name.
+        known: String,
+    },
+    /// A chat template is broken, or refuses the messages.
+    #[error("the chat template failed: {reason}{}", line.as_ref().map_or(String::new(), |l| format!("; at: {l}")))]
+    Template {
+        /// What it said.
+        reason: String,
+        /// The line of the template.
+        line: Option<String>,
+    },
     /// A character that no token can stand for: neither a token, nor tokens of its bytes.
     #[error("the vocabulary has no token for {0:?}, nor for its bytes")]
     NoToken(String),

@@ -2,7 +2,8 @@
 
 use conure_audio::error::AudioError;
 use conure_gguf::GgufError;
-use conure_graph::NoSuchDevice;
+use conure_graph::{GraphError, NoSuchDevice};
+use conure_language::LanguageError;
 use conure_speech::SpeechError;
 
 /// Why a model could not be loaded or a recording not be transcribed. Messages say what, where, what was expected, and
@@ -18,6 +19,9 @@ pub enum Error {
     /// The model, or a run of it.
     #[error(transparent)]
     Speech(#[from] SpeechError),
+    /// The language model, its tokenizer, or a run of it.
+    #[error(transparent)]
+    Language(#[from] LanguageError),
     /// The device.
     #[error(transparent)]
     Device(#[from] NoSuchDevice),
@@ -42,6 +46,10 @@ pub enum Error {
 impl Error {
     /// Whether the caller asked to stop, rather than something going wrong.
     pub fn is_cancelled(&self) -> bool {
-        matches!(self, Error::Speech(e) if e.is_cancelled())
+        match self {
+            Error::Speech(e) => e.is_cancelled(),
+            Error::Language(e) => matches!(e, LanguageError::Graph(GraphError::Cancelled)),
+            _ => false,
+        }
     }
 }
