@@ -23,6 +23,8 @@ struct Shared {
     flag: Arc<AtomicBool>,
     /// Whether a read of an input that may never give anything is under way.
     waiting: AtomicBool,
+    /// Whether the first Ctrl-C ends the work only, and not the program after it.
+    work_only: AtomicBool,
     farewell: Mutex<Option<Farewell>>,
 }
 
@@ -35,6 +37,12 @@ impl Interrupt {
         let _ = ctrlc::set_handler(move || {
             if shared.flag.swap(true, Ordering::Relaxed) {
                 shared.leave();
+            }
+            if shared.work_only.load(Ordering::Relaxed) {
+                if shared.waiting.load(Ordering::Relaxed) {
+                    shared.leave();
+                }
+                return;
             }
             let shared = shared.clone();
             std::thread::spawn(move || {
@@ -59,6 +67,17 @@ impl Interrupt {
     /// Whether the work shall stop.
     pub fn requested(&self) -> bool {
         self.0.flag.load(Ordering::Relaxed)
+    }
+
+    /// From now on Ctrl-C ends the work under way and not the program, unless that waits for input; what was asked is
+    /// forgotten with [`Interrupt::forget`].
+    pub fn ends_work_only(&self) {
+        self.0.work_only.store(true, Ordering::Relaxed);
+    }
+
+    /// Work may begin anew.
+    pub fn forget(&self) {
+        self.0.flag.store(false, Ordering::Relaxed);
     }
 
     /// Calls this before the program ends, unless something else takes its place.

@@ -46,6 +46,10 @@ fn run(command: &Command) -> Result<Exit, Failure> {
         Command::Graph(args) => commands::graph::run(args),
         Command::Bench(args) => commands::bench::run(args, &interrupt),
         Command::Profile(args) => commands::profile::run(args, &interrupt),
+        Command::Chat(args) => commands::chat::run(args, &interrupt),
+        Command::Generate(args) => commands::generate::run(args, &interrupt),
+        Command::Tokenize(args) => commands::tokenize::run(args, &interrupt),
+        Command::Perplexity(args) => commands::perplexity::run(args, &interrupt),
         Command::Completions(args) => commands::completions::run(args),
     }
     .map(|()| Exit::Success)

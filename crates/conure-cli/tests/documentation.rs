@@ -59,6 +59,12 @@ fn sandbox() -> tempfile::TempDir {
     std::fs::copy(oracle.join("stream_eou128.gguf"), at("realtime.gguf")).unwrap();
     std::os::unix::fs::symlink(oracle.join("hf-tdt"), at("hf-model")).unwrap();
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_conure"), at("bin/conure")).unwrap();
+    std::fs::write(at("prompt.txt"), "The old man").unwrap();
+    std::fs::write(at("book.txt"), "The sea was calm, and the old man rowed home.\n".repeat(20)).unwrap();
+    let gemma = root().join("tests/data/language/hf-gemma3");
+    let gemma = [gemma.to_str().unwrap(), at("gemma.gguf").to_str().unwrap()].map(str::to_owned);
+    let converted = common::conure_with(["convert", &gemma[0], &gemma[1], "--quiet"]);
+    assert_eq!(converted.code, Some(0), "{}", converted.stderr);
     std::fs::write(at("bin/cargo"), CARGO).unwrap();
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(at("bin/cargo"), executable).unwrap();

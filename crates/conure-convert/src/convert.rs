@@ -6,7 +6,7 @@ use crate::quantise::{Scope, TargetType, stored_as};
 use crate::requantise::{self, QuantiseOptions};
 use crate::schema::Meta;
 use crate::section::Section;
-use crate::{hf, nemo};
+use crate::{hf, language, nemo};
 use conure_gguf::{GgufWriter, MetaValue, WriteError};
 use conure_tensor::{DType, quant};
 use std::cell::Cell;
@@ -85,6 +85,9 @@ pub fn convert(
     if detect(input)? == Kind::Gguf {
         return requantise(input, output, options);
     }
+    if detect(input)? == Kind::HuggingFace && language::is_language(input)? {
+        return language::convert(input, output, options);
+    }
     let folder = output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let prepared = prepare(input, folder)?;
     write(&prepared, output, options)
@@ -105,15 +108,8 @@ fn write(
     for (key, value) in prepared.model.metadata() {
         writer.meta(&key, meta_value(value));
     }
-    let mut report = ConvertReport {
-        format: prepared.format,
-        arch: prepared.model.arch.label().into(),
-        tensors: BTreeMap::new(),
-        parameters: 0,
-        bytes: 0,
-        kept: Vec::new(),
-        dropped: prepared.dropped.clone(),
-    };
+    let mut report =
+        ConvertReport::new(prepared.format, prepared.model.arch.label(), prepared.dropped.clone());
     for tensor in &prepared.tensors {
         let stored = stored_as(&tensor.name, &tensor.shape, options.dtype, Scope::Compatible);
         let dtype = stored.dtype.unwrap_or(DType::F32);
@@ -170,14 +166,19 @@ fn requantise(
 }
 
 impl ConvertReport {
-    fn count(&mut self, dtype: DType, shape: &[usize]) {
+    pub(crate) fn new(format: &'static str, arch: &str, dropped: Vec<(String, String)>) -> ConvertReport {
+        let (tensors, arch) = (BTreeMap::new(), arch.to_owned());
+        ConvertReport { format, arch, tensors, parameters: 0, bytes: 0, kept: Vec::new(), dropped }
+    }
+
+    pub(crate) fn count(&mut self, dtype: DType, shape: &[usize]) {
         *self.tensors.entry(dtype).or_default() += 1;
         self.parameters += shape.iter().map(|&n| n as u64).product::<u64>();
     }
 }
 
 /// What a model is called whose name nobody said.
-fn default_name(input: &Path) -> String {
+pub(crate) fn default_name(input: &Path) -> String {
     let name = if input.extension().is_some_and(|e| e.eq_ignore_ascii_case("nemo")) {
         input.file_stem()
     } else {

@@ -10,7 +10,7 @@ use crate::source::{SourceTensor, TensorSource};
 use crate::tokenizer::{self, MAX_TOKENIZER};
 use std::path::{Path, PathBuf};
 
-const CONFIG: &str = "config.json";
+pub(crate) const CONFIG: &str = "config.json";
 const INDEX: &str = "model.safetensors.index.json";
 const MAX_SHARDS: usize = 256;
 
@@ -57,10 +57,10 @@ pub fn nemo_name(name: &str) -> String {
 }
 
 /// The shards of a model as one source.
-struct Shards {
+pub(crate) struct Shards {
     paths: Vec<PathBuf>,
     files: Vec<SafetensorsFile>,
-    /// Under their NeMo names.
+    /// Under the names that were asked for.
     tensors: Vec<SourceTensor>,
     /// Shard and index of each.
     places: Vec<(usize, usize)>,
@@ -104,16 +104,16 @@ pub fn open_folder(path: &Path) -> Result<Prepared, ConvertError> {
     let vocabulary = read_vocabulary(path, count)?;
     let model = ModelConfig { arch, encoder, preprocessor, vocabulary, transducer, prompt: None };
     model.check().map_err(fail)?;
-    Prepared::new(path, "Hugging Face folder", model, Box::new(open_shards(path)?))
+    Prepared::new(path, "Hugging Face folder", model, Box::new(open_shards(path, nemo_name)?))
 }
 
-fn read_file(folder: &Path, name: &str, limit: u64) -> Result<Vec<u8>, ConvertError> {
+pub(crate) fn read_file(folder: &Path, name: &str, limit: u64) -> Result<Vec<u8>, ConvertError> {
     let path = folder.join(name);
     let section = crate::open(&path)?;
     section.read_all(limit).map_err(|source| ConvertError::Io { path, action: "read it", source })
 }
 
-fn read_json(folder: &Path, name: &str) -> Result<Value, ConvertError> {
+pub(crate) fn read_json(folder: &Path, name: &str) -> Result<Value, ConvertError> {
     config::from_json(&read_file(folder, name, MAX_CONFIG)?).map_err(|source| ConvertError::Config {
         path: folder.into(),
         member: name.into(),
@@ -246,8 +246,8 @@ fn preprocessor(fe: &Value) -> Result<Preprocessor, ConfigError> {
     })
 }
 
-/// Opens model.safetensors, or the shards of its index.
-fn open_shards(folder: &Path) -> Result<Shards, ConvertError> {
+/// Opens model.safetensors, or the shards of its index, with tensors under the names that `rename` gives them.
+pub(crate) fn open_shards(folder: &Path, rename: fn(&str) -> String) -> Result<Shards, ConvertError> {
     let indexed = folder.join(INDEX).exists();
     let names = if indexed { shard_names(folder)? } else { vec!["model.safetensors".to_owned()] };
     let mut out = Shards { paths: Vec::new(), files: Vec::new(), tensors: Vec::new(), places: Vec::new() };
@@ -255,7 +255,7 @@ fn open_shards(folder: &Path) -> Result<Shards, ConvertError> {
         let path = folder.join(name);
         let file = safetensors::open_path(&path)?;
         for (i, t) in file.tensors().iter().enumerate() {
-            out.tensors.push(SourceTensor { name: nemo_name(&t.name), ..t.clone() });
+            out.tensors.push(SourceTensor { name: rename(&t.name), ..t.clone() });
             out.places.push((shard, i));
         }
         out.paths.push(path);
@@ -337,7 +337,7 @@ mod tests {
         let good = r#"{"weight_map":{"a":"m-2.safetensors","b":"m-1.safetensors","c":"m-2.safetensors"}}"#;
         std::fs::write(dir.path().join(INDEX), good).unwrap();
         assert_eq!(shard_names(dir.path()).unwrap(), ["m-1.safetensors", "m-2.safetensors"]);
-        let e = open_shards(dir.path()).err().unwrap().to_string();
+        let e = open_shards(dir.path(), nemo_name).err().unwrap().to_string();
         assert!(e.contains("m-1.safetensors"), "{e}");
     }
 }

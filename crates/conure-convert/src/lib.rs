@@ -17,6 +17,7 @@ mod convert;
 pub mod error;
 pub mod gzip;
 mod hf;
+mod language;
 pub mod mel;
 mod nemo;
 pub mod pickle;

@@ -24,14 +24,18 @@ pub mod conv2d;
 pub mod elementwise;
 pub mod embedding;
 mod error;
+pub mod gated;
 pub mod gemm;
 pub mod im2col;
 pub mod lstm;
 pub mod matmul;
 pub mod permute;
 pub mod positions;
+pub mod rms_norm;
 pub mod roofline;
+pub mod rotary;
 pub mod rows;
+pub mod sdpa;
 pub mod threads;
 
 pub use error::KernelError;

@@ -4,11 +4,14 @@
 //! and no quantisation: it builds graphs.
 
 mod conformer;
+pub mod decoder;
 mod error;
+mod keys;
 mod layers;
 pub mod parakeet;
 mod source;
 
+pub use decoder::{CacheSpec, Decoder, DecoderConfig};
 pub use error::ModelError;
 pub use parakeet::{Attention, Parakeet, ParakeetConfig, StreamingConfig};
 pub use source::GgufWeights;

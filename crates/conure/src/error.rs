@@ -3,6 +3,7 @@
 use conure_audio::error::AudioError;
 use conure_gguf::GgufError;
 use conure_graph::{GraphError, NoSuchDevice};
+use conure_language::LanguageError;
 use conure_speech::SpeechError;
 
 /// Why a model could not be loaded or a recording not be transcribed. Messages say what, where, what was expected, and
@@ -21,6 +22,9 @@ pub enum Error {
     /// A graph that is not of a model.
     #[error(transparent)]
     Graph(#[from] GraphError),
+    /// The language model, its tokenizer, or a run of it.
+    #[error(transparent)]
+    Language(#[from] LanguageError),
     /// The device.
     #[error(transparent)]
     Device(#[from] NoSuchDevice),
@@ -48,6 +52,7 @@ impl Error {
         match self {
             Error::Speech(e) => e.is_cancelled(),
             Error::Graph(e) => matches!(e, GraphError::Cancelled),
+            Error::Language(e) => matches!(e, LanguageError::Graph(GraphError::Cancelled)),
             _ => false,
         }
     }

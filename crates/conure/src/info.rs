@@ -130,14 +130,7 @@ impl ModelInfo {
         decoders: Vec<String>,
     ) -> ModelInfo {
         let text = |key: &str| file.meta().opt_str(key).ok().flatten().map(str::to_owned);
-        let mut dtypes: BTreeMap<String, DtypeInfo> = BTreeMap::new();
-        let mut parameters = 0u64;
-        for tensor in file.tensors() {
-            let entry = dtypes.entry(tensor.ty.name().to_owned()).or_default();
-            entry.tensors += 1;
-            entry.bytes += tensor.range.len() as u64;
-            parameters += tensor.shape.iter().map(|&d| d as u64).product::<u64>();
-        }
+        let (dtypes, parameters) = tensors_of(file);
         ModelInfo {
             file: name.to_owned(),
             name: text("general.name"),
@@ -178,6 +171,19 @@ impl ModelInfo {
             description: text("general.description"),
         }
     }
+}
+
+/// Tensors and bytes of each type, and the numbers in all tensors.
+pub(crate) fn tensors_of(file: &GgufFile) -> (BTreeMap<String, DtypeInfo>, u64) {
+    let mut dtypes: BTreeMap<String, DtypeInfo> = BTreeMap::new();
+    let mut parameters = 0u64;
+    for tensor in file.tensors() {
+        let entry = dtypes.entry(tensor.ty.name().to_owned()).or_default();
+        entry.tensors += 1;
+        entry.bytes += tensor.range.len() as u64;
+        parameters += tensor.shape.iter().map(|&d| d as u64).product::<u64>();
+    }
+    (dtypes, parameters)
 }
 
 fn encoder_info(config: &ParakeetConfig) -> EncoderInfo {

@@ -10,6 +10,7 @@ mod embedded;
 mod error;
 mod info;
 mod inspect;
+mod language;
 mod live;
 mod model;
 mod process;
@@ -21,6 +22,10 @@ pub use conure_audio::decode::DecodeOptions;
 pub use conure_graph::{DeviceInfo, Drawing, Passes, Placement, devices};
 pub use conure_kernels::Precision;
 pub use conure_kernels::roofline::Roofline;
+pub use conure_language::{
+    Finish, GenerateOptions, Generation, LanguageError, LanguageSession, Perplexity, Piece, Sampling,
+    SessionOptions, Timings, perplexity,
+};
 pub use conure_speech::result::{Segment, TokenInfo, Transcript, Word};
 pub use conure_speech::{
     Decoder, EndKind, OnProgress, Progress, RecogniseOptions, Stage, Stream, StreamEnd, StreamOptions,
@@ -28,9 +33,11 @@ pub use conure_speech::{
 };
 pub use conure_tensor::{DType, Tensor};
 pub use conv_bench::{ConvBench, ConvFigure, bench_convolutions};
+pub use conure_text::{ChatTemplate, Message, TextError, TextStream, Tokenizer};
 pub use error::Error;
 pub use info::{DtypeInfo, EncoderInfo, ModelInfo, PreprocessorInfo, TokenizerInfo, TransducerInfo};
 pub use inspect::{Lengths, Part};
+pub use language::{LanguageInfo, LanguageModel};
 pub use live::Heard;
 pub use model::{LoadOptions, SpeechModel};
 pub use profile::{Profile, Share, TraceArgs, TraceEvent};

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::info::ModelInfo;
 use conure_device::map::MappedFile;
 use conure_gguf::GgufFile;
-use conure_graph::{Passes, Registry};
+use conure_graph::{Device, Passes, Registry};
 use conure_kernels::{Cpu, Precision};
 use conure_speech::result::Transcript;
 use conure_speech::{
@@ -70,11 +70,7 @@ impl SpeechModel {
     /// As [`SpeechModel::load`], and a device that is not there.
     pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<SpeechModel, Error> {
         let path = path.as_ref();
-        let file = if options.no_mmap {
-            GgufFile::from_map(Arc::new(MappedFile::read(path).map_err(conure_gguf::GgufError::from)?))?
-        } else {
-            GgufFile::open(path)?
-        };
+        let file = open(path, options)?;
         SpeechModel::from_file(file, &path.display().to_string(), options)
     }
 
@@ -89,11 +85,7 @@ impl SpeechModel {
     }
 
     fn from_file(file: GgufFile, name: &str, options: &LoadOptions) -> Result<SpeechModel, Error> {
-        let device = Registry::probe().pick(options.device.as_deref())?;
-        // More threads than processors only wait for each other: 1024 on two took minutes for seconds of audio.
-        let most = conure_kernels::Threads::default_count();
-        let cpu = Cpu::detect(options.threads.map(|n| n.min(most.max(1)))).map_err(SpeechError::from)?;
-        let cpu = Arc::new(cpu.with_precision(options.precision));
+        let (device, cpu) = hardware(options)?;
         let file = Arc::new(file);
         let passes = options.passes.for_device(&device);
         let recogniser = Arc::new(Recogniser::load(file.clone(), name, device, cpu, &passes)?);
@@ -252,4 +244,22 @@ impl SpeechModel {
     pub fn recogniser(&self) -> &Recogniser {
         &self.recogniser
     }
+}
+
+/// The GGUF file at `path`, mapped or read.
+pub(crate) fn open(path: &Path, options: &LoadOptions) -> Result<GgufFile, Error> {
+    if options.no_mmap {
+        let read = MappedFile::read(path).map_err(conure_gguf::GgufError::from)?;
+        return Ok(GgufFile::from_map(Arc::new(read))?);
+    }
+    Ok(GgufFile::open(path)?)
+}
+
+/// The device and the threads that `options` ask for.
+pub(crate) fn hardware(options: &LoadOptions) -> Result<(Device, Arc<Cpu>), Error> {
+    let device = Registry::probe().pick(options.device.as_deref())?;
+    // More threads than processors only wait for each other: 1024 on two took minutes for seconds of audio.
+    let most = conure_kernels::Threads::default_count();
+    let cpu = Cpu::detect(options.threads.map(|n| n.min(most.max(1)))).map_err(SpeechError::from)?;
+    Ok((device, Arc::new(cpu.with_precision(options.precision))))
 }

@@ -2,6 +2,7 @@
 
 mod bench_conv;
 mod inspect;
+mod language;
 mod transcribe;
 pub mod values;
 
@@ -9,6 +10,7 @@ pub use bench_conv::BenchConvArgs;
 pub use inspect::{
     BenchArgs, BenchCommand, ByArg, GraphArgs, MeasureArgs, PartArg, ProfileArgs, RooflineArgs, StepArgs,
 };
+pub use language::{CacheArg, ChatArgs, GenerateArgs, PerplexityArgs, SamplingArgs, TextArgs, TokenizeArgs};
 pub use transcribe::{DecoderArg, ProgressArg, TranscribeArgs, is_stdin};
 
 use crate::failure::Failure;
@@ -18,7 +20,7 @@ use conure_convert::TargetType;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Speech to text with NVIDIA Parakeet models, on the CPU, from one GGUF file.
+/// Speech to text with NVIDIA Parakeet models, and language models, from one GGUF file.
 #[derive(Debug, Parser)]
 #[command(
     name = "conure",
@@ -41,7 +43,7 @@ pub struct Cli {
 pub enum Command {
     /// Transcribe audio files
     Transcribe(Box<TranscribeArgs>),
-    /// Convert a .nemo archive or a Hugging Face Parakeet folder to GGUF, or GGUF to another element type
+    /// Convert a .nemo archive or a Hugging Face folder (Parakeet, language models) to GGUF, or GGUF to another element type
     Convert(ConvertArgs),
     /// Store a GGUF file's weights in a smaller type, and list what that costs
     Quantize(QuantizeArgs),
@@ -57,6 +59,14 @@ pub enum Command {
     Bench(BenchArgs),
     /// Show where the time of a run goes: per op, layer or node
     Profile(ProfileArgs),
+    /// Talk with a language model
+    Chat(Box<ChatArgs>),
+    /// Continue a text with a language model
+    Generate(Box<GenerateArgs>),
+    /// Show the tokens that a text is for a language model
+    Tokenize(TokenizeArgs),
+    /// Measure how well a language model foresees a text
+    Perplexity(PerplexityArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
 }

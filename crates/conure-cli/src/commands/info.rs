@@ -1,10 +1,10 @@
 //! `conure info`.
 
-use super::{megabytes, model};
+use super::{language, megabytes, model};
 use crate::args::{ComputeArgs, InfoArgs};
 use crate::failure::Failure;
 use crate::output::{clean, to_stdout};
-use conure::{EncoderInfo, ModelInfo, TransducerInfo};
+use conure::{DtypeInfo, EncoderInfo, LanguageInfo, LanguageModel, ModelInfo, TransducerInfo};
 
 /// Shows what a model is.
 ///
@@ -13,16 +13,51 @@ use conure::{EncoderInfo, ModelInfo, TransducerInfo};
 pub fn run(args: &InfoArgs) -> Result<(), Failure> {
     let one_thread =
         ComputeArgs { threads: Some(1), device: Some("cpu".to_owned()), ..ComputeArgs::default() };
+    let path = args.model.as_deref().filter(|p| !model::is_embedded(Some(p)));
+    if let Some(path) = path.filter(|p| LanguageModel::is_in(p).unwrap_or(false)) {
+        let model = language::load(path, &one_thread)?;
+        let text = if args.json { as_json(model.info())? } else { language_text(model.info()) };
+        return to_stdout(|out| out.write_all(text.as_bytes())).map(|_| ());
+    }
     let model = model::load(args.model.as_deref(), &one_thread)?;
-    let text = if args.json {
-        let mut json = serde_json::to_string_pretty(model.info())
-            .map_err(|e| Failure::new("cannot write the model's description as JSON").because(e))?;
-        json.push('\n');
-        json
-    } else {
-        as_text(model.info())
-    };
+    let text = if args.json { as_json(model.info())? } else { as_text(model.info()) };
     to_stdout(|out| out.write_all(text.as_bytes())).map(|_| ())
+}
+
+fn as_json(info: &impl serde::Serialize) -> Result<String, Failure> {
+    let mut json = serde_json::to_string_pretty(info)
+        .map_err(|e| Failure::new("cannot write the model's description as JSON").because(e))?;
+    json.push('\n');
+    Ok(json)
+}
+
+fn language_text(info: &LanguageInfo) -> String {
+    let local = info.window.map_or(String::new(), |w| {
+        format!(", {} of {} layers see {w} tokens", info.local_layers, info.layers)
+    });
+    let rows = [
+        ("file", format!("{} ({})", info.file, megabytes(info.file_bytes))),
+        ("name", info.name.clone().unwrap_or_else(|| "not stated in the file".to_owned())),
+        ("architecture", info.architecture.clone()),
+        ("parameters", format!("{:.1} M", info.parameters as f64 / 1e6)),
+        ("types", types(&info.dtypes)),
+        (
+            "decoder",
+            format!(
+                "{} layers, width {}, {} heads on {} of width {}, feed-forward {}",
+                info.layers, info.d_model, info.heads, info.key_heads, info.head_dim, info.feed_forward
+            ),
+        ),
+        ("context", format!("{} tokens{local}", info.context_length)),
+        ("rope", info.rope.clone()),
+        ("tokenizer", format!("{} tokens", info.vocab_size)),
+        ("chat template", if info.chat_template { "in the file" } else { "none" }.to_owned()),
+    ];
+    lines(&rows)
+}
+
+fn lines(rows: &[(&str, String)]) -> String {
+    rows.iter().map(|(name, value)| format!("{name:<13} {}\n", clean(value).replace('\n', " "))).collect()
 }
 
 fn as_text(info: &ModelInfo) -> String {
@@ -33,7 +68,7 @@ fn as_text(info: &ModelInfo) -> String {
         ("name", or_none(&info.name)),
         ("architecture", format!("{} ({})", info.architecture, info.label)),
         ("parameters", format!("{:.1} M", info.parameters as f64 / 1e6)),
-        ("types", types(info)),
+        ("types", types(&info.dtypes)),
         ("decoders", info.decoders.join(", ")),
         ("encoder", encoder(&info.encoder)),
         (
@@ -56,7 +91,7 @@ fn as_text(info: &ModelInfo) -> String {
     rows.push(("licence", or_none(&info.license)));
     rows.extend(info.author.clone().map(|a| ("author", a)));
     rows.extend(info.description.clone().map(|d| ("description", d)));
-    rows.iter().map(|(name, value)| format!("{name:<13} {}\n", clean(value).replace('\n', " "))).collect()
+    lines(&rows)
 }
 
 fn encoder(encoder: &EncoderInfo) -> String {
@@ -86,9 +121,8 @@ fn transducer(transducer: &TransducerInfo) -> String {
     )
 }
 
-fn types(info: &ModelInfo) -> String {
-    let one = |(name, d): (&String, &conure::DtypeInfo)| {
-        format!("{name} ({} tensors, {})", d.tensors, megabytes(d.bytes))
-    };
-    info.dtypes.iter().map(one).collect::<Vec<_>>().join(", ")
+fn types(dtypes: &std::collections::BTreeMap<String, DtypeInfo>) -> String {
+    let one =
+        |(name, d): (&String, &DtypeInfo)| format!("{name} ({} tensors, {})", d.tensors, megabytes(d.bytes));
+    dtypes.iter().map(one).collect::<Vec<_>>().join(", ")
 }

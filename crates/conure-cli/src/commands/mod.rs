@@ -3,15 +3,20 @@
 pub mod bench;
 pub mod bench_conv;
 pub mod capture;
+pub mod chat;
 pub mod completions;
 pub mod convert;
 pub mod devices;
+pub mod generate;
 pub mod graph;
 pub mod info;
+pub mod language;
 pub mod model;
+pub mod perplexity;
 pub mod profile;
 pub mod quantize;
 mod stream;
+pub mod tokenize;
 pub mod transcribe;
 
 /// Bytes for people: `24.5 MB`.

@@ -43,18 +43,24 @@ pub fn load_rewritten(
         Some(path) => SpeechModel::load_with(path, &options),
         None => SpeechModel::embedded(&options),
     };
-    loaded.map_err(|error| {
-        let what = match (&error, path) {
-            (Error::Device(_), _) => "cannot use the device".to_owned(),
-            (_, Some(path)) => format!("cannot load the model {}", shown(path)),
-            (_, None) => "cannot load the embedded model".to_owned(),
-        };
-        let failure = Failure::new(what).because(error);
-        match path.and_then(advice) {
-            Some(advice) => failure.advice(advice),
-            None => failure,
-        }
+    loaded.map_err(|error| match path {
+        Some(path) => not_loaded(path, error),
+        None if matches!(error, Error::Device(_)) => Failure::new("cannot use the device").because(error),
+        None => Failure::new("cannot load the embedded model").because(error),
     })
+}
+
+/// A failure to load the model at `path`.
+pub fn not_loaded(path: &Path, error: Error) -> Failure {
+    let what = match &error {
+        Error::Device(_) => "cannot use the device".to_owned(),
+        _ => format!("cannot load the model {}", shown(path)),
+    };
+    let failure = Failure::new(what).because(error);
+    match advice(path) {
+        Some(advice) => failure.advice(advice),
+        None => failure,
+    }
 }
 
 /// What to do about a model that cannot be loaded, where that can be told from its path.

@@ -1,7 +1,8 @@
 //! The configuration of a Parakeet model: the `parakeet.*` keys of its file, each checked before it is used.
 
 use crate::error::ModelError;
-use conure_gguf::{GgufFile, Metadata};
+use crate::keys::Keys;
+use conure_gguf::GgufFile;
 use conure_ops::{AttentionMask, UnaryKind};
 
 /// Sizes and kinds of a Parakeet model, from the `parakeet.*` keys of its file.
@@ -335,33 +336,5 @@ impl PromptConfig {
     pub fn index(&self, language: Option<&str>) -> Option<usize> {
         let wanted = language.unwrap_or(&self.default);
         self.dictionary.iter().find(|(k, _)| k.eq_ignore_ascii_case(wanted)).map(|&(_, v)| v)
-    }
-}
-
-/// The metadata of a file, with errors that say which file.
-struct Keys<'a> {
-    meta: &'a Metadata,
-    origin: &'a str,
-}
-
-impl Keys<'_> {
-    fn wrong(&self, key: &str, found: &str, expected: &str) -> ModelError {
-        ModelError::Config {
-            origin: self.origin.to_owned(),
-            key: key.to_owned(),
-            found: found.to_owned(),
-            expected: expected.to_owned(),
-        }
-    }
-
-    fn check(&self, key: &str, found: usize, expected: &str, holds: bool) -> Result<(), ModelError> {
-        if holds { Ok(()) } else { Err(self.wrong(key, &found.to_string(), expected)) }
-    }
-
-    fn size(&self, key: &str, range: std::ops::RangeInclusive<usize>) -> Result<usize, ModelError> {
-        let value = self.meta.u32(key)? as usize;
-        let expected = format!("{} to {}", range.start(), range.end());
-        self.check(key, value, &expected, range.contains(&value))?;
-        Ok(value)
     }
 }

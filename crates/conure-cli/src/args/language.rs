@@ -1,0 +1,221 @@
+//! The commands for language models: their options.
+
+use super::ComputeArgs;
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+/// Where text comes from.
+#[derive(Clone, Debug, Args)]
+#[group(required = true, multiple = false, id = "text")]
+pub struct TextArgs {
+    /// The text
+    #[arg(short, long, value_name = "TEXT")]
+    pub prompt: Option<String>,
+
+    /// A file with the text, UTF-8; `-` is standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+}
+
+/// Element type of the keys and values that a session keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CacheArg {
+    /// 32-bit floats
+    F32,
+    /// 16-bit floats
+    F16,
+    /// 16-bit floats of the range of f32
+    Bf16,
+    /// 8-bit integers in blocks of 32 with a scale each
+    #[value(name = "q8_0", alias = "q8-0")]
+    Q8_0,
+}
+
+/// What a session keeps, and how much.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Context")]
+pub struct ContextArgs {
+    /// Tokens that there is room for, prompt and answer together [default: what the model was trained for, up to 2 GiB]
+    #[arg(long, value_name = "N")]
+    pub context: Option<usize>,
+
+    /// Element type of the keys and values that are kept
+    #[arg(long, value_enum, value_name = "TYPE", default_value = "f16")]
+    pub cache: CacheArg,
+}
+
+/// How tokens are chosen.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Choice of tokens")]
+pub struct SamplingArgs {
+    /// The higher, the more surprising; 0 always takes the likeliest token
+    #[arg(long, value_name = "X", default_value_t = 0.8)]
+    pub temperature: f32,
+
+    /// Choose among so many of the likeliest tokens; 0: among all
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    pub top_k: usize,
+
+    /// Choose among the likeliest tokens that together have this probability
+    #[arg(long, value_name = "P", default_value_t = 0.95)]
+    pub top_p: f32,
+
+    /// Choose among tokens that have at least this part of the likeliest one's probability
+    #[arg(long, value_name = "P", default_value_t = 0.05)]
+    pub min_p: f32,
+
+    /// Divide the logits of tokens that occurred among the last 64; 1: do not
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    pub repetition_penalty: f32,
+
+    /// Subtract from a token's logit for each time it occurred among the last 64
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub frequency_penalty: f32,
+
+    /// Subtract from a token's logit if it occurred among the last 64
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub presence_penalty: f32,
+
+    /// Where the random numbers begin: the same gives the same text [default: anywhere]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+}
+
+/// `conure generate`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    conure generate -m gemma.gguf -p \"The capital of France is\" --max-tokens 20 --temperature 0\n  \
+    conure generate -m gemma.gguf -f prompt.txt --json")]
+pub struct GenerateArgs {
+    /// The model, a GGUF file
+    #[arg(short, long, value_name = "MODEL")]
+    pub model: PathBuf,
+
+    /// What to continue.
+    #[command(flatten)]
+    pub text: TextArgs,
+
+    /// The most tokens [default: until the model ends or the context is full]
+    #[arg(short = 'n', long, value_name = "N")]
+    pub max_tokens: Option<usize>,
+
+    /// A text that ends the answer; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+
+    /// Go on when the model ends
+    #[arg(long)]
+    pub ignore_eos: bool,
+
+    /// As JSON: prompt_ids, ids, text, logprobs, finish, seed, timings
+    #[arg(long)]
+    pub json: bool,
+
+    /// With --json: probabilities, and those of so many of the likeliest tokens besides
+    #[arg(long, value_name = "N", requires = "json")]
+    pub logprobs: Option<usize>,
+
+    /// How tokens are chosen.
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+
+    /// What the session keeps.
+    #[command(flatten)]
+    pub context: ContextArgs,
+
+    /// Compute options.
+    #[command(flatten)]
+    pub compute: ComputeArgs,
+}
+
+/// `conure chat`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Each line is a message. /system TEXT sets what the model is to be, /reset forgets the chat, /save FILE \
+    writes it as JSON, /quit or the end of the input ends it. Ctrl-C ends an answer.\n\nExamples:\n  \
+    conure chat -m gemma.gguf\n  \
+    conure chat -m gemma.gguf --chat-template gemma --system \"Answer in one sentence.\""
+)]
+pub struct ChatArgs {
+    /// The model, a GGUF file
+    #[arg(short, long, value_name = "MODEL")]
+    pub model: PathBuf,
+
+    /// What the model is to be
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+
+    /// Use this template instead of the file's: gemma, chatml, llama3, or a file with one in Jinja
+    #[arg(long, value_name = "NAME|FILE")]
+    pub chat_template: Option<String>,
+
+    /// The most tokens of an answer
+    #[arg(short = 'n', long, value_name = "N")]
+    pub max_tokens: Option<usize>,
+
+    /// How tokens are chosen.
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+
+    /// What the session keeps.
+    #[command(flatten)]
+    pub context: ContextArgs,
+
+    /// Compute options.
+    #[command(flatten)]
+    pub compute: ComputeArgs,
+}
+
+/// `conure tokenize`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  conure tokenize -m gemma.gguf -p \"Hello, world\"")]
+pub struct TokenizeArgs {
+    /// The model, a GGUF file
+    #[arg(short, long, value_name = "MODEL")]
+    pub model: PathBuf,
+
+    /// What to cut into tokens.
+    #[command(flatten)]
+    pub text: TextArgs,
+
+    /// Find signs for the model, such as <end_of_turn>, in the text
+    #[arg(long)]
+    pub special: bool,
+
+    /// Leave out the signs that texts of this model begin and end with
+    #[arg(long)]
+    pub plain: bool,
+
+    /// As JSON: ids, pieces
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `conure perplexity`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  conure perplexity -m gemma.gguf -f book.txt")]
+pub struct PerplexityArgs {
+    /// The model, a GGUF file
+    #[arg(short, long, value_name = "MODEL")]
+    pub model: PathBuf,
+
+    /// The text, a UTF-8 file; `-` is standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Tokens that are read at a time, of which the second half is scored
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub chunk: usize,
+
+    /// As JSON: perplexity, error, tokens, chunks
+    #[arg(long)]
+    pub json: bool,
+
+    /// Element type of the keys and values that are kept
+    #[arg(long, value_enum, value_name = "TYPE", default_value = "f16")]
+    pub cache: CacheArg,
+
+    /// Compute options.
+    #[command(flatten)]
+    pub compute: ComputeArgs,
+}

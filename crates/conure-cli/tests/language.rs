@@ -1,0 +1,181 @@
+//! The commands for language models as a user meets them, on a tiny model with random weights.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{conure, conure_with, root, run};
+use std::path::{Path, PathBuf};
+
+/// A model, converted by the program itself.
+fn model(dir: &Path, family: &str) -> String {
+    let out = dir.join(format!("{family}.gguf"));
+    let folder = root().join(format!("tests/data/language/hf-{family}"));
+    let args = ["convert", folder.to_str().unwrap(), out.to_str().unwrap(), "--dtype", "f32", "--quiet"];
+    let ran = conure_with(args);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    out.to_str().unwrap().to_owned()
+}
+
+fn json(args: &[&str]) -> serde_json::Value {
+    let ran = conure_with(args);
+    assert_eq!(ran.code, Some(0), "{args:?}: {}", ran.stderr);
+    serde_json::from_str(&ran.stdout).unwrap()
+}
+
+#[test]
+fn generate_continues_a_text_the_same_way_for_a_seed() {
+    let dir = tempfile::tempdir().unwrap();
+    let m = model(dir.path(), "gemma3");
+    let args = |more: &[&'static str]| {
+        let base = ["generate", "-m", &m, "-p", "The old man", "-n", "12", "--ignore-eos"];
+        base.iter().copied().chain(more.iter().copied()).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let plain = conure_with(args(&["--seed", "7"]));
+    assert_eq!((plain.code, plain.stderr.as_str()), (Some(0), ""));
+    assert_eq!(plain.stdout, conure_with(args(&["--seed", "7"])).stdout);
+    assert_ne!(plain.stdout, conure_with(args(&["--seed", "8"])).stdout);
+
+    let run = conure_with(args(&["--seed", "7", "--json", "--logprobs", "3"]));
+    let full: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(format!("{}\n", full["text"].as_str().unwrap()), plain.stdout);
+    assert_eq!(full["ids"].as_array().unwrap().len(), 12);
+    assert_eq!((full["finish"].as_str(), full["seed"].as_u64()), (Some("length"), Some(7)));
+    assert_eq!(full["prompt_ids"][0].as_u64(), Some(2), "it begins with the BOS");
+    assert_eq!(full["timings"]["generated_tokens"].as_u64(), Some(12));
+    let first = &full["logprobs"][0];
+    assert_eq!(first["top"].as_array().unwrap().len(), 3);
+    assert!(first["logprob"].as_f64().unwrap() <= first["top"][0]["logprob"].as_f64().unwrap());
+}
+
+#[test]
+fn a_stop_text_and_the_end_of_the_context_end_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let m = model(dir.path(), "qwen3");
+    let base = ["generate", "-m", &m, "-p", "The old man", "--temperature", "0", "--ignore-eos", "--json"];
+    let full = json(&[&base[..], &["-n", "20"]].concat());
+    let text = full["text"].as_str().unwrap();
+    let (at, c) = text.char_indices().nth(4).unwrap();
+    let stop = c.to_string();
+    let stopped = json(&[&base[..], &["-n", "20", "--stop", &stop]].concat());
+    let before = &text[..text[..=at].find(&stop).unwrap_or(at)];
+    assert_eq!((stopped["text"].as_str(), stopped["finish"].as_str()), (Some(before), Some("stop")));
+    let ended = json(&[&base[..], &["--context", "16"]].concat());
+    let known = ended["prompt_ids"].as_array().unwrap().len() + ended["ids"].as_array().unwrap().len();
+    assert_eq!((ended["finish"].as_str(), known), (Some("context_full"), 17));
+    let ran = conure_with([&base[..], &["--context", "3"]].concat());
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
+    assert!(ran.stderr.contains("do not fit in a context of 3"), "{}", ran.stderr);
+}
+
+#[test]
+fn tokenize_shows_ids_and_pieces() {
+    let dir = tempfile::tempdir().unwrap();
+    let m = model(dir.path(), "gemma3");
+    let found = json(&["tokenize", "-m", &m, "-p", "The old<eos>", "--json"]);
+    let special = json(&["tokenize", "-m", &m, "-p", "The old<eos>", "--json", "--special", "--plain"]);
+    assert_eq!(found["ids"][0].as_u64(), Some(2));
+    let last = |v: &serde_json::Value| v["ids"].as_array().unwrap().last().unwrap().as_u64();
+    assert_eq!((last(&special), last(&found) == Some(1)), (Some(1), false));
+    let lines = run(conure().args(["tokenize", "-m", &m, "-f", "-"]).write_stdin("a b"));
+    assert_eq!(lines.stdout.lines().next(), Some("2\t<bos>"));
+    let ran = run(conure().args(["tokenize", "-m", &m, "-f", "-"]).write_stdin([b'a', 0xff]));
+    assert!(ran.code == Some(1) && ran.stderr.contains("not UTF-8 at byte 1"), "{}", ran.stderr);
+}
+
+#[test]
+fn perplexity_of_a_model_that_knows_nothing_is_that_of_its_vocabulary_or_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let m = model(dir.path(), "llama");
+    let text = dir.path().join("text.txt");
+    std::fs::write(&text, "The sea was calm, and the old man rowed home with 12 fish.\n".repeat(8)).unwrap();
+    let text = text.to_str().unwrap();
+    let found = json(&["perplexity", "-m", &m, "-f", text, "--chunk", "64", "--json"]);
+    assert!(found["perplexity"].as_f64().unwrap() > 100.0, "{found}");
+    assert_eq!(found["tokens"].as_u64().unwrap(), found["chunks"].as_u64().unwrap() * 31);
+    let ran = conure_with(["perplexity", "-m", &m, "-f", text, "--chunk", "4096"]);
+    assert!(ran.code == Some(1) && ran.stderr.contains("8192 are needed"), "{}", ran.stderr);
+}
+
+#[test]
+fn info_says_what_a_language_model_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let m = model(dir.path(), "gemma3");
+    let info = json(&["info", &m, "--json"]);
+    assert_eq!((info["architecture"].as_str(), info["layers"].as_u64()), (Some("gemma3"), Some(3)));
+    assert_eq!((info["window"].as_u64(), info["local_layers"].as_u64()), (Some(4), Some(2)));
+    let text = conure_with(["info", &m]).stdout;
+    assert!(text.contains("2 of 3 layers see 4 tokens") && text.contains("base 1000000"), "{text}");
+}
+
+#[test]
+fn chat_answers_line_by_line_and_remembers() {
+    let dir = tempfile::tempdir().unwrap();
+    let m = model(dir.path(), "gemma3");
+    let saved = dir.path().join("chat.json");
+    let input =
+        format!("/system Be brief.\nHello\n\nAnd you?\n/save {}\n/quit\nnever read\n", saved.display());
+    let args = ["chat", "-m", &m, "--chat-template", "gemma", "-n", "6", "--seed", "1"];
+    let ran = run(conure().args(args).write_stdin(input));
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let chat: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&saved).unwrap()).unwrap();
+    let roles: Vec<_> = chat.as_array().unwrap().iter().map(|m| m["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["system", "user", "assistant", "user", "assistant"]);
+    let answers =
+        format!("{}\n{}\n", chat[2]["content"].as_str().unwrap(), chat[4]["content"].as_str().unwrap());
+    assert_eq!(ran.stdout, answers);
+
+    let none = run(conure().args(["chat", "-m", &m]).write_stdin("Hello\n"));
+    assert_eq!((none.code, none.stdout.as_str()), (Some(1), ""));
+    assert!(none.stderr.contains("no chat template") && none.stderr.contains("gemma"), "{}", none.stderr);
+    let broken = dir.path().join("broken.jinja");
+    std::fs::write(&broken, "{% for m in %}").unwrap();
+    let ran = run(conure().args(["chat", "-m", &m, "--chat-template", broken.to_str().unwrap()]));
+    assert!(ran.code == Some(1) && ran.stderr.contains("{% for m in %}"), "{}", ran.stderr);
+    // A message that does not fit is refused, and the chat goes on.
+    let long = format!("{}\nHi\n", "word ".repeat(200));
+    let ran = run(conure().args(args).args(["--context", "80"]).write_stdin(long));
+    assert!(ran.code == Some(0) && ran.stderr.contains("do not fit in a context of 80"), "{}", ran.stderr);
+    assert!(ran.stdout.lines().count() >= 1, "{}", ran.stdout);
+}
+
+/// A copy of a model with one key changed, byte for byte of the same length.
+fn damaged(model: &str, find: &[u8], with: &[u8]) -> PathBuf {
+    let mut bytes = std::fs::read(model).unwrap();
+    let at = bytes.windows(find.len()).position(|w| w == find).unwrap();
+    bytes[at..at + with.len()].copy_from_slice(with);
+    let path = PathBuf::from(model).with_extension("damaged.gguf");
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+#[test]
+fn models_that_make_no_sense_are_refused_by_the_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let m = model(dir.path(), "qwen2");
+    // The value of a u32 key stands after its name and its type.
+    let key = |name: &str, from: u32, to: u32| {
+        let bytes = |value: u32| [name.as_bytes(), &4u32.to_le_bytes(), &value.to_le_bytes()].concat();
+        (bytes(from), bytes(to))
+    };
+    let heads = key("qwen2.attention.head_count_kv", 2, 3);
+    let width = key("qwen2.embedding_length", 32, 33);
+    let cases: [(&[u8], &[u8], &str); 5] = [
+        (&heads.0, &heads.1, "qwen2.attention.head_count_kv is 3, expected a divisor of 4 heads"),
+        (&width.0, &width.1, "[vocabulary, 33]"),
+        (b"qwen2.block_count", b"qwen2.block_cound", "qwen2.block_count"),
+        (b"tokenizer.ggml.merges", b"tokenizer.ggml.mergez", "tokenizer.ggml.merges"),
+        (b"blk.1.attn_norm.weight", b"blk.1.attn_nozm.weight", "blk.1.attn_norm.weight"),
+    ];
+    for (find, with, says) in cases {
+        let path = damaged(&m, find, with);
+        let ran = conure_with(["generate", "-m", path.to_str().unwrap(), "-p", "x", "-n", "1"]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{says}");
+        assert!(ran.stderr.contains(says), "{says}: {}", ran.stderr);
+    }
+    let pre = |name: &str| {
+        [b"tokenizer.ggml.pre".as_slice(), &8u32.to_le_bytes(), &5u64.to_le_bytes(), name.as_bytes()].concat()
+    };
+    let path = damaged(&m, &pre("qwen2"), &pre("qwen7"));
+    let ran = conure_with(["tokenize", "-m", path.to_str().unwrap(), "-p", "x"]);
+    assert!(ran.code == Some(1) && ran.stderr.contains("tokenizer.ggml.pre is qwen7"), "{}", ran.stderr);
+}

@@ -1,0 +1,190 @@
+//! Continuing a prompt, piece by piece.
+
+use crate::error::LanguageError;
+use crate::model::LanguageModel;
+use crate::sampler::{Sampler, Sampling, likeliest, log_probability};
+use crate::session::LanguageSession;
+use crate::stops::Stops;
+use conure_text::TextStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How a prompt is continued.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GenerateOptions {
+    /// The most tokens; `None`: until the model ends or the context is full.
+    pub max_tokens: Option<usize>,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Texts that end it; they are not part of what is given out.
+    pub stop: Vec<String>,
+    /// Whether to go on when the model ends.
+    pub ignore_end: bool,
+    /// Whether probabilities are wanted, and of how many of the likeliest tokens besides the chosen one.
+    pub logprobs: Option<usize>,
+}
+
+/// Why it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// The model ended, or a stop text came.
+    Stop,
+    /// There were as many tokens as were asked for.
+    Length,
+    /// The context is full.
+    ContextFull,
+}
+
+/// One token, and the text that can be shown since it came.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Piece {
+    /// The token; the one that ended it is given out too.
+    pub id: u32,
+    /// Text; empty while characters are incomplete or a stop text may be coming.
+    pub text: String,
+    /// The logarithm of its probability, if asked for.
+    pub logprob: Option<f32>,
+    /// The likeliest tokens with the logarithms of their probabilities, if asked for.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// What was done, and how long it took.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Timings {
+    /// Tokens of the prompt that this session knew from before.
+    pub reused: usize,
+    /// Tokens of the prompt that were read.
+    pub prompt: usize,
+    /// The time that reading them took.
+    pub prompt_time: Duration,
+    /// Tokens that were chosen.
+    pub generated: usize,
+    /// The time for all of them but the first, which comes with the prompt.
+    pub generate_time: Duration,
+}
+
+/// A continuation in the making: an iterator of pieces.
+#[derive(Debug)]
+pub struct Generation<'s> {
+    session: &'s mut LanguageSession,
+    model: Arc<LanguageModel>,
+    options: GenerateOptions,
+    sampler: Sampler,
+    stops: Stops,
+    text: TextStream,
+    /// The token that was chosen last, and is not read yet.
+    last: Option<u32>,
+    finish: Option<Finish>,
+    timings: Timings,
+}
+
+impl<'s> Generation<'s> {
+    pub(crate) fn start(
+        session: &'s mut LanguageSession,
+        ids: &[u32],
+        options: &GenerateOptions,
+    ) -> Result<Generation<'s>, LanguageError> {
+        let sampler = Sampler::new(&options.sampling)?;
+        if ids.is_empty() {
+            return Err(LanguageError::EmptyPrompt);
+        }
+        if ids.len() > session.context() {
+            return Err(LanguageError::ContextFull {
+                tokens: ids.len(),
+                context: session.context(),
+                trained: session.model().config().context_length,
+            });
+        }
+        let reused = session.keep_prefix(ids);
+        let begun = Instant::now();
+        session.read(&ids[reused..])?;
+        let timings = Timings {
+            reused,
+            prompt: ids.len() - reused,
+            prompt_time: begun.elapsed(),
+            ..Timings::default()
+        };
+        let model = session.model().clone();
+        let finish = (options.max_tokens == Some(0)).then_some(Finish::Length);
+        Ok(Generation {
+            session,
+            model,
+            options: options.clone(),
+            sampler,
+            stops: Stops::new(&options.stop),
+            text: TextStream::default(),
+            last: None,
+            finish,
+            timings,
+        })
+    }
+
+    /// Why it ended; `None` while it goes on.
+    pub fn finish(&self) -> Option<Finish> {
+        self.finish
+    }
+
+    /// What was done so far, and how long it took.
+    pub fn timings(&self) -> Timings {
+        self.timings
+    }
+
+    /// Where the random numbers began.
+    pub fn seed(&self) -> u64 {
+        self.sampler.seed()
+    }
+
+    fn step(&mut self) -> Result<Piece, LanguageError> {
+        let begun = Instant::now();
+        if let Some(last) = self.last {
+            self.session.read(&[last])?;
+        }
+        let logits = self.session.logits()?;
+        let id = self.sampler.sample(self.model.cpu(), logits, self.session.tokens());
+        let logprob = self.options.logprobs.map(|_| log_probability(logits, id));
+        let top = self.options.logprobs.map_or(Vec::new(), |count| likeliest(logits, count));
+        if self.last.replace(id).is_some() {
+            self.timings.generate_time += begun.elapsed();
+        }
+        self.timings.generated += 1;
+        let ended = !self.options.ignore_end && self.model.tokenizer().is_end(id);
+        let mut text = if ended { String::new() } else { self.text.push(self.model.tokenizer(), id) };
+        let (shown, stopped) = self.stops.push(text);
+        text = shown;
+        if ended || stopped {
+            self.finish = Some(Finish::Stop);
+        } else if self.options.max_tokens.is_some_and(|most| self.timings.generated >= most) {
+            self.finish = Some(Finish::Length);
+        } else if self.session.tokens().len() >= self.session.context() {
+            self.finish = Some(Finish::ContextFull);
+        }
+        if self.finish.is_some() && !stopped {
+            text.push_str(&self.rest());
+        }
+        Ok(Piece { id, text, logprob, top })
+    }
+
+    /// What was held back, at the end.
+    fn rest(&mut self) -> String {
+        let (mut shown, stopped) = self.stops.push(self.text.finish());
+        if !stopped {
+            shown.push_str(&self.stops.finish());
+        }
+        shown
+    }
+}
+
+impl Iterator for Generation<'_> {
+    type Item = Result<Piece, LanguageError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.finish.is_some() {
+            return None;
+        }
+        let piece = self.step();
+        if piece.is_err() {
+            self.finish = Some(Finish::Stop);
+        }
+        Some(piece)
+    }
+}

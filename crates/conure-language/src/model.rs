@@ -1,0 +1,132 @@
+//! A model and its tokenizer.
+
+use crate::error::LanguageError;
+use crate::session::LanguageSession;
+use conure_gguf::GgufFile;
+use conure_graph::{Device, Session};
+use conure_kernels::Cpu;
+use conure_models::{CacheSpec, Decoder, DecoderConfig};
+use conure_tensor::{DType, tensor_bytes};
+use conure_text::{ChatTemplate, Tokenizer};
+use std::sync::Arc;
+
+/// The most bytes of cache that a session takes without being asked for a longer context.
+const CACHE_BYTES: usize = 2 << 30;
+
+/// A language model, ready for any number of sessions.
+#[derive(Debug)]
+pub struct LanguageModel {
+    decoder: Decoder,
+    tokenizer: Tokenizer,
+    device: Device,
+    cpu: Arc<Cpu>,
+    file: Arc<GgufFile>,
+    origin: String,
+}
+
+/// How a session remembers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SessionOptions {
+    /// Tokens that there is room for; `None`: as many as the model was trained for, as long as their keys and values take at
+    /// most 2 GiB. Memory is taken as it is used.
+    pub context: Option<usize>,
+    /// Element type of keys and values: f16, f32, bf16 or q8_0.
+    pub cache: DType,
+}
+
+impl Default for SessionOptions {
+    fn default() -> SessionOptions {
+        SessionOptions { context: None, cache: DType::F16 }
+    }
+}
+
+impl LanguageModel {
+    /// The model in `file`, which messages call `origin`, to be run on `device` and `cpu`.
+    ///
+    /// # Errors
+    /// Keys or tensors that are missing or do not fit, by name; a tokenizer that is not known.
+    pub fn load(
+        file: Arc<GgufFile>,
+        origin: &str,
+        device: Device,
+        cpu: Arc<Cpu>,
+    ) -> Result<LanguageModel, LanguageError> {
+        let decoder = Decoder::load(file.clone(), origin)?;
+        let tokenizer = Tokenizer::from_gguf(file.meta(), origin)?;
+        let (tokens, rows) = (tokenizer.len(), decoder.config().vocab_size);
+        if tokens > rows {
+            return Err(LanguageError::Vocabulary { origin: origin.to_owned(), tokens, rows });
+        }
+        Ok(LanguageModel { decoder, tokenizer, device, cpu, file, origin: origin.to_owned() })
+    }
+
+    /// Its sizes and kinds.
+    pub fn config(&self) -> &DecoderConfig {
+        self.decoder.config()
+    }
+
+    /// Its tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// The chat template of the file.
+    ///
+    /// # Errors
+    /// A file without one, or with one that is broken.
+    pub fn chat_template(&self) -> Result<ChatTemplate, LanguageError> {
+        Ok(ChatTemplate::from_gguf(self.file.meta(), &self.origin)?)
+    }
+
+    /// What it runs on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(crate) fn cpu(&self) -> &Arc<Cpu> {
+        &self.cpu
+    }
+
+    /// Bytes of keys and values of one token.
+    ///
+    /// # Errors
+    /// [`LanguageError::Option`] if heads do not fill blocks of `dtype`.
+    pub fn cache_bytes_per_token(&self, dtype: DType) -> Result<usize, LanguageError> {
+        let c = self.config();
+        let row = |width: usize| {
+            tensor_bytes(dtype, &[c.key_heads, width]).ok_or_else(|| LanguageError::Option {
+                option: "the cache's type",
+                found: format!("{dtype}, in heads of {width}"),
+                expected: "a type whose blocks fill a head",
+            })
+        };
+        Ok(c.layers * (row(c.head_dim)? + row(c.value_dim)?))
+    }
+
+    /// A session that has read nothing yet.
+    ///
+    /// # Errors
+    /// A context or a type of cache that cannot be had.
+    pub fn session(self: &Arc<Self>, options: &SessionOptions) -> Result<LanguageSession, LanguageError> {
+        if !matches!(options.cache, DType::F16 | DType::F32 | DType::BF16 | DType::Q8_0) {
+            return Err(LanguageError::Option {
+                option: "the cache's type",
+                found: options.cache.to_string(),
+                expected: "f16, f32, bf16 or q8_0",
+            });
+        }
+        let per_token = self.cache_bytes_per_token(options.cache)?;
+        let fitting = self.config().context_length.min(CACHE_BYTES / per_token.max(1)).max(1);
+        let capacity = options.context.unwrap_or(fitting);
+        if capacity == 0 || capacity > i32::MAX as usize {
+            return Err(LanguageError::Option {
+                option: "the context",
+                found: capacity.to_string(),
+                expected: "1 to 2147483647 tokens",
+            });
+        }
+        let cache = CacheSpec { items: 1, capacity, dtype: options.cache };
+        let session = Session::on(self.decoder.program(&cache)?, &self.device, self.cpu.clone())?;
+        Ok(LanguageSession::new(self.clone(), session, capacity))
+    }
+}

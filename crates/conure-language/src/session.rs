@@ -1,0 +1,204 @@
+//! A session: the tokens that were read so far, and the keys and values that the model made of them.
+
+use crate::error::LanguageError;
+use crate::generate::{GenerateOptions, Generation};
+use crate::model::LanguageModel;
+use conure_graph::{GraphError, Observer, Session};
+use conure_models::decoder::{ROWS, SEQUENCES, TOKENS};
+use conure_tensor::{Bindings, TensorView};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Tokens that are read at once: enough for products at full speed, few enough for small buffers.
+const CHUNK: usize = 512;
+
+/// Of which tokens the logits are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Of the last.
+    Last,
+    /// Of all.
+    All,
+}
+
+/// One text in the making, with what the model remembers of it.
+#[derive(Debug)]
+pub struct LanguageSession {
+    model: Arc<LanguageModel>,
+    session: Session,
+    capacity: usize,
+    /// The tokens whose keys and values are in the cache.
+    seen: Vec<u32>,
+    tokens: Vec<i32>,
+    positions: Vec<i32>,
+    wanted: Vec<i32>,
+}
+
+impl LanguageSession {
+    pub(crate) fn new(model: Arc<LanguageModel>, session: Session, capacity: usize) -> LanguageSession {
+        let room = || Vec::with_capacity(CHUNK);
+        LanguageSession {
+            model,
+            session,
+            capacity,
+            seen: Vec::new(),
+            tokens: room(),
+            positions: room(),
+            wanted: room(),
+        }
+    }
+
+    /// Its model.
+    pub fn model(&self) -> &Arc<LanguageModel> {
+        &self.model
+    }
+
+    /// Tokens that there is room for.
+    pub fn context(&self) -> usize {
+        self.capacity
+    }
+
+    /// The tokens read so far.
+    pub fn tokens(&self) -> &[u32] {
+        &self.seen
+    }
+
+    /// Forgets all but the first `count` tokens.
+    pub fn rewind(&mut self, count: usize) {
+        self.seen.truncate(count);
+    }
+
+    /// Bytes of the arena and of the cache; of the cache, what was never written is not there yet.
+    pub fn memory(&self) -> (usize, usize) {
+        (self.session.arena_bytes(), self.session.state_bytes())
+    }
+
+    /// A flag that ends a run once it is set.
+    pub fn set_cancel(&mut self, cancel: Option<Arc<AtomicBool>>) {
+        self.session.set_cancel(cancel);
+    }
+
+    /// Who is told of each step of the runs from now on.
+    pub fn set_observer(&mut self, observer: Option<Arc<dyn Observer>>) {
+        self.session.set_observer(observer);
+    }
+
+    /// Reads `ids` after what was read so far; the logits after the last of them, one for each token of the vocabulary.
+    ///
+    /// Reading one token allocates nothing once that was done before.
+    ///
+    /// # Errors
+    /// No tokens, tokens that the model does not know, more than there is room for; logits that are no numbers.
+    pub fn read(&mut self, ids: &[u32]) -> Result<&[f32], LanguageError> {
+        let Some(last) = ids.chunks(CHUNK).count().checked_sub(1) else {
+            return Err(LanguageError::EmptyPrompt);
+        };
+        self.check(ids)?;
+        for chunk in ids.chunks(CHUNK).take(last) {
+            self.run(chunk, None)?;
+        }
+        let rest = ids.chunks(CHUNK).next_back().unwrap_or(&[]);
+        self.run(rest, Some(Wanted::Last))?;
+        let logits = self.logits()?;
+        if logits.first().is_some_and(|l| l.is_finite()) {
+            return Ok(logits);
+        }
+        Err(LanguageError::NotFinite { position: self.seen.len().saturating_sub(1) })
+    }
+
+    /// As [`LanguageSession::read`], and gives the logits of each token: `[ids, vocabulary]`, in memory at once.
+    ///
+    /// # Errors
+    /// As [`LanguageSession::read`].
+    pub fn read_all(&mut self, ids: &[u32]) -> Result<&[f32], LanguageError> {
+        self.check(ids)?;
+        self.run(ids, Some(Wanted::All))?;
+        self.logits()
+    }
+
+    /// The logits of the last run.
+    pub(crate) fn logits(&self) -> Result<&[f32], LanguageError> {
+        let view = self.session.outputs()?.get("logits")?;
+        view.as_slice::<f32>().map_err(tensor_error)
+    }
+
+    fn check(&self, ids: &[u32]) -> Result<(), LanguageError> {
+        let (tokens, trained) = (self.model.config().vocab_size, self.model.config().context_length);
+        if let Some(&id) = ids.iter().find(|&&id| id as usize >= tokens) {
+            return Err(LanguageError::UnknownToken { id, tokens });
+        }
+        let (tokens, context) = (self.seen.len() + ids.len(), self.capacity);
+        if tokens > context {
+            return Err(LanguageError::ContextFull { tokens, context, trained });
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, ids: &[u32], wanted: Option<Wanted>) -> Result<(), LanguageError> {
+        let (at, count) = (self.seen.len() as i32, ids.len());
+        self.tokens.clear();
+        self.tokens.extend(ids.iter().map(|&id| id as i32));
+        self.positions.clear();
+        self.positions.extend((at..).take(count));
+        self.wanted.clear();
+        match wanted {
+            None => {}
+            Some(Wanted::Last) => self.wanted.push(count as i32 - 1),
+            Some(Wanted::All) => self.wanted.extend(0..count as i32),
+        }
+        let bindings = Bindings::new().with(SEQUENCES, 1).with(TOKENS, count).with(ROWS, self.wanted.len());
+
+        let at = [at];
+        let inputs = [
+            ("tokens", view(&[1, count], &self.tokens)?),
+            ("positions", view(&[1, count], &self.positions)?),
+            ("at", view(&[1], &at)?),
+            ("wanted", view(&[self.wanted.len()], &self.wanted)?),
+        ];
+        self.session.run(&bindings, &inputs)?;
+        self.seen.extend_from_slice(ids);
+        Ok(())
+    }
+
+    /// Continues `prompt`, a text, after what the file asks texts to begin with. What this session read before and the prompt
+    /// begins with too is not read again.
+    ///
+    /// # Errors
+    /// A text that cannot be tokenised or does not fit; options that make no sense.
+    pub fn generate(
+        &mut self,
+        prompt: &str,
+        options: &GenerateOptions,
+    ) -> Result<Generation<'_>, LanguageError> {
+        let ids = self.model.tokenizer().encode(prompt, false, true)?;
+        self.generate_ids(&ids, options)
+    }
+
+    /// As [`LanguageSession::generate`], of tokens.
+    ///
+    /// # Errors
+    /// As [`LanguageSession::generate`].
+    pub fn generate_ids(
+        &mut self,
+        ids: &[u32],
+        options: &GenerateOptions,
+    ) -> Result<Generation<'_>, LanguageError> {
+        Generation::start(self, ids, options)
+    }
+
+    /// Keeps what was read and `ids` begins with too, but for the last token, whose logits are needed; how much is kept.
+    pub(crate) fn keep_prefix(&mut self, ids: &[u32]) -> usize {
+        let same = self.seen.iter().zip(ids).take_while(|(a, b)| a == b).count();
+        self.rewind(same.min(ids.len().saturating_sub(1)));
+        self.seen.len()
+    }
+}
+
+/// i32 of this shape.
+fn view<'a>(shape: &[usize], data: &'a [i32]) -> Result<TensorView<'a>, LanguageError> {
+    TensorView::of(shape, data).map_err(tensor_error)
+}
+
+fn tensor_error(source: conure_tensor::TensorError) -> LanguageError {
+    LanguageError::Graph(GraphError::Tensor { path: "session".into(), source })
+}

@@ -1,0 +1,206 @@
+//! Every family of language models against what Hugging Face's transformers computes: tiny models with random weights,
+//! converted here, at once and token by token. `scripts/make_language_goldens.py` made them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use conure::{DType, LanguageModel, LanguageSession, LoadOptions, SessionOptions};
+use conure_convert::{ConvertOptions, TargetType, convert};
+use safetensors::SafeTensors;
+use std::path::PathBuf;
+
+const FAMILIES: [&str; 8] = ["llama", "llama3", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3"];
+
+/// Logits are up to 6; sums of 48 products in f32, three layers of them, in another order than torch's.
+const TOLERANCE: f32 = 1e-4;
+
+fn data(family: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/language").join(format!("hf-{family}"))
+}
+
+fn model(family: &str, dir: &tempfile::TempDir, device: &str) -> LanguageModel {
+    let path = dir.path().join(format!("{family}.gguf"));
+    if !path.exists() {
+        let options = ConvertOptions { dtype: TargetType::F32, ..ConvertOptions::default() };
+        convert(&data(family), &path, &options).unwrap_or_else(|e| panic!("{family}: {e}"));
+    }
+    let options = LoadOptions { device: Some(device.into()), threads: Some(2), ..LoadOptions::default() };
+    LanguageModel::load_with(&path, &options).unwrap_or_else(|e| panic!("{family}: {e}"))
+}
+
+fn prompts(family: &str) -> Vec<(String, Vec<u32>, Vec<f32>)> {
+    let folder = data(family);
+    let text = std::fs::read_to_string(folder.join("goldens.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let bytes = std::fs::read(folder.join("goldens.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let of = |(i, p): (usize, &serde_json::Value)| {
+        let ids = p["ids"].as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect();
+        let logits = tensors.tensor(&format!("logits.{i}")).unwrap();
+        let logits =
+            logits.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+        (p["text"].as_str().unwrap().to_owned(), ids, logits)
+    };
+    json["prompts"].as_array().unwrap().iter().enumerate().map(of).collect()
+}
+
+fn worst(found: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(found.len(), expected.len());
+    found.iter().zip(expected).map(|(f, e)| (f - e).abs()).fold(0.0, f32::max)
+}
+
+fn session(model: &LanguageModel, cache: DType) -> LanguageSession {
+    model.session(&SessionOptions { context: Some(64), cache }).unwrap()
+}
+
+#[test]
+fn logits_are_those_of_transformers_at_once_and_step_by_step() {
+    let dir = tempfile::tempdir().unwrap();
+    for family in FAMILIES {
+        for device in ["cpu", "partial:linear,sdpa,rope"] {
+            let model = model(family, &dir, device);
+            let mut session = session(&model, DType::F32);
+            for (text, ids, expected) in prompts(family) {
+                session.rewind(0);
+                let off = worst(session.read_all(&ids).unwrap(), &expected);
+                assert!(off < TOLERANCE, "{family} on {device}, {text:?} at once: off by {off}");
+                session.rewind(0);
+                let width = expected.len() / ids.len();
+                for (i, expected) in expected.chunks_exact(width).enumerate() {
+                    let off = worst(session.read(&ids[i..=i]).unwrap(), expected);
+                    assert!(off < TOLERANCE, "{family} on {device}, {text:?} at token {i}: off by {off}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn tokens_are_those_of_tokenizers_and_give_the_text_back() {
+    let dir = tempfile::tempdir().unwrap();
+    for family in FAMILIES {
+        let model = model(family, &dir, "cpu");
+        for (text, ids, _) in prompts(family) {
+            assert_eq!(model.tokenizer().encode(&text, false, true).unwrap(), ids, "{family} {text:?}");
+            assert_eq!(model.tokenizer().decode(&ids, false), text, "{family} {ids:?}");
+        }
+    }
+}
+
+#[test]
+fn narrower_caches_stay_near() {
+    let dir = tempfile::tempdir().unwrap();
+    // Heads of 16 do not fill blocks of q8_0: that is refused, not rounded.
+    let gemma = model("gemma3", &dir, "cpu");
+    let refused = gemma.session(&SessionOptions { context: Some(64), cache: DType::Q8_0 }).map(|_| ());
+    assert!(refused.unwrap_err().to_string().contains("q8_0"));
+    for (dtype, bound) in [(DType::F16, 0.02), (DType::BF16, 0.2)] {
+        let mut session = session(&gemma, dtype);
+        for (_, ids, expected) in prompts("gemma3") {
+            session.rewind(0);
+            let off = worst(session.read_all(&ids).unwrap(), &expected);
+            assert!(off < bound && off > 0.0, "{dtype}: off by {off}");
+        }
+    }
+}
+
+#[test]
+fn what_was_read_before_is_not_read_again_and_the_context_has_an_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = model("qwen3", &dir, "cpu");
+    let (_, ids, _) = prompts("qwen3").remove(0);
+    let options = conure::GenerateOptions {
+        max_tokens: Some(5),
+        sampling: conure::Sampling::greedy(),
+        ignore_end: true,
+        ..Default::default()
+    };
+    let mut first = session(&model, DType::F16);
+    let fresh: Vec<u32> = first.generate_ids(&ids, &options).unwrap().map(|p| p.unwrap().id).collect();
+    // A longer prompt that begins with what is known, then the first one again.
+    let longer = [ids.as_slice(), &fresh].concat();
+    let generation = first.generate_ids(&longer, &options).unwrap();
+    assert_eq!(generation.timings().reused, ids.len() + 4);
+    drop(generation);
+    let again: Vec<u32> = first.generate_ids(&ids, &options).unwrap().map(|p| p.unwrap().id).collect();
+    assert_eq!(again, fresh);
+
+    let mut small =
+        model.session(&SessionOptions { context: Some(ids.len() + 2), cache: DType::F16 }).unwrap();
+    let mut generation =
+        small.generate_ids(&ids, &conure::GenerateOptions { max_tokens: None, ..options }).unwrap();
+    let count = generation.by_ref().map(Result::unwrap).count();
+    assert_eq!((count, generation.finish()), (3, Some(conure::Finish::ContextFull)));
+    drop(generation);
+    let error = small.read(&ids).unwrap_err().to_string();
+    assert!(error.contains("do not fit in a context of"), "{error}");
+    let long: Vec<u32> = ids.iter().copied().cycle().take(100).collect();
+    let error = small.generate_ids(&long, &conure::GenerateOptions::default()).map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("100 tokens do not fit"), "{error}");
+    let error = small.read(&[9999]).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("token 9999 is outside"), "{error}");
+}
+
+#[test]
+fn a_token_is_read_without_allocating() {
+    let dir = tempfile::tempdir().unwrap();
+    for family in ["gemma2", "gemma3", "llama3", "phi3"] {
+        let model = model(family, &dir, "cpu");
+        let mut session = session(&model, DType::F16);
+        let (_, ids, _) = prompts(family).remove(0);
+        session.read(&ids).unwrap();
+        // The first token after a prompt plans for one token; each thread takes its working memory once.
+        (0..4).for_each(|_| session.read(&[7]).map(|_| ()).unwrap());
+        let counted = allocation_counter::measure(|| session.read(&[9]).map(|_| ()).unwrap());
+        assert_eq!(counted.count_total, 0, "{family}: {counted:?}");
+    }
+}
+
+/// The strings of `scripts/make_tokenizer_goldens.py`.
+fn strings(fragments: &[&str]) -> Vec<String> {
+    let mut state = 1u64;
+    let mut next = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize
+    };
+    (0..10_000)
+        .map(|_| {
+            let count = 1 + next() % 8;
+            (0..count).map(|_| fragments[next() % fragments.len()]).collect()
+        })
+        .collect()
+}
+
+#[test]
+fn ten_thousand_strings_give_the_tokens_of_tokenizers() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/language/strings.json");
+    let goldens: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let fragments: Vec<&str> =
+        goldens["fragments"].as_array().unwrap().iter().map(|f| f.as_str().unwrap()).collect();
+    let strings = strings(&fragments);
+    for (family, hashes) in goldens["hashes"].as_object().unwrap() {
+        let model = model(family, &dir, "cpu");
+        let tokenizer = model.tokenizer();
+        for (part, (texts, expected)) in strings.chunks(250).zip(hashes.as_array().unwrap()).enumerate() {
+            let mut hash = 0xcbf2_9ce4_8422_2325u64;
+            for text in texts {
+                let ids = tokenizer.encode(text, true, false).unwrap();
+                assert_eq!(tokenizer.decode(&ids, true), *text, "{family} {ids:?}");
+                let mut stream = conure::TextStream::default();
+                let streamed: String = ids.iter().map(|&id| stream.push(tokenizer, id)).collect();
+                let (streamed, whole) = (streamed + &stream.finish(), tokenizer.decode(&ids, false));
+                // Piece by piece, the space that encoding put before the text is kept: it may follow something.
+                let same = streamed == whole || streamed.strip_prefix(' ') == Some(whole.as_str());
+                assert!(same, "{family} {streamed:?} for {whole:?}");
+                for id in ids.into_iter().map(u64::from).chain([u64::from(u32::MAX)]) {
+                    hash = (hash ^ id).wrapping_mul(0x100_0000_01b3);
+                }
+            }
+            assert_eq!(
+                format!("{hash:016x}"),
+                expected.as_str().unwrap(),
+                "{family}, strings from {}",
+                250 * part
+            );
+        }
+    }
+}

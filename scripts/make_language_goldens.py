@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""Makes tests/data/language/hf-*: tiny language models with random weights, and what transformers computes of them.
+
+Needs torch, transformers 5.24.0, tokenizers and safetensors (`pip install torch transformers==5.24.0`). Run from the
+repository: python3 scripts/make_language_goldens.py [NAME...]
+"""
+import json
+import pathlib
+import sys
+
+import torch
+import transformers as hf
+from safetensors.torch import save_file
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+OUT = pathlib.Path(__file__).resolve().parent.parent / "tests/data/language"
+TEXT = [
+    "The sea was calm, and the old man rowed home with 12 fish.",
+    "def add(a, b):\n    return a + b  # sums\n",
+    "Größe, naïve café; Привет, мир! 你好，世界",
+    "It's what they'd said: we'll see you at 10:30, won't we?",
+] * 4
+PROMPTS = ["The old man", "return a + b\n", "Größe 42 🙂 你"]
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+SMALL = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+
+
+def sentencepiece_like(prefix, specials):
+    """Byte-pair encoding with byte fallback, as Llama's and Gemma's tokenizer.json have it."""
+    steps = [normalizers.Replace(" ", "▁")]
+    if prefix:
+        steps.insert(0, normalizers.Prepend("▁"))
+    learner = Tokenizer(models.BPE())
+    learner.normalizer = normalizers.Sequence(steps)
+    learner.pre_tokenizer = pre_tokenizers.Split(Regex("(?<=.)(?=▁)"), "isolated")
+    learner.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=150, show_progress=False))
+    learnt = json.loads(learner.to_str())["model"]
+    pieces = specials + [f"<0x{b:02X}>" for b in range(256)]
+    merges = [tuple(m) for m in learnt["merges"]]
+    chars = [p for p in learnt["vocab"] if len(p) == 1]
+    # SentencePiece orders pieces by merge, so that a piece's number says when it is made; single characters come last.
+    made = [a + b for a, b in merges]
+    pieces += list(dict.fromkeys(made)) + [c for c in chars if c not in made]
+    vocab = {p: i for i, p in enumerate(pieces)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    tail = [decoders.Strip(" ", 1, 0)] if prefix else []
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *tail]
+    )
+    return tokenizer
+
+
+def byte_level(pattern, specials):
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=340, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(TEXT, trainer)
+    tokenizer.add_special_tokens(specials)
+    return tokenizer
+
+
+def spm_files(folder, bos, eos, prefix, specials):
+    tokenizer = sentencepiece_like(prefix, specials)
+    tokenizer.add_special_tokens([s for s in specials if s != "<unk>"] + ["<unk>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"add_bos_token": True, "add_eos_token": False, "bos_token": bos, "eos_token": eos, "unk_token": "<unk>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1) + "\n")
+    return tokenizer, tokenizer.token_to_id(bos)
+
+
+def bpe_files(folder, pattern, bos, eos):
+    tokenizer = byte_level(pattern, [t for t in [bos, eos] if t])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"add_bos_token": bos is not None, "bos_token": bos, "eos_token": eos}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1) + "\n")
+    return tokenizer, tokenizer.token_to_id(bos) if bos else None
+
+
+LLAMA = lambda folder: spm_files(folder, "<s>", "</s>", True, ["<unk>", "<s>", "</s>"])
+GEMMA = lambda folder: spm_files(folder, "<bos>", "<eos>", False, ["<pad>", "<eos>", "<bos>", "<unk>"])
+QWEN = lambda folder: bpe_files(folder, QWEN2, None, "<|endoftext|>")
+MODELS = {
+    "llama": (LLAMA, lambda v: hf.LlamaConfig(vocab_size=v, **SMALL)),
+    "llama3": (
+        lambda folder: bpe_files(folder, LLAMA3, "<|begin_of_text|>", "<|end_of_text|>"),
+        lambda v: hf.LlamaConfig(
+            vocab_size=v,
+            tie_word_embeddings=True,
+            head_dim=16,
+            rope_parameters={
+                "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+            },
+            **SMALL,
+        ),
+    ),
+    "mistral": (LLAMA, lambda v: hf.MistralConfig(vocab_size=v, sliding_window=None, head_dim=8, **SMALL)),
+    "qwen2": (QWEN, lambda v: hf.Qwen2Config(vocab_size=v, tie_word_embeddings=True, **SMALL)),
+    "qwen3": (QWEN, lambda v: hf.Qwen3Config(vocab_size=v, head_dim=16, **SMALL)),
+    "phi3": (LLAMA, lambda v: hf.Phi3Config(vocab_size=v, pad_token_id=0, **SMALL)),
+    "gemma2": (
+        GEMMA,
+        lambda v: hf.Gemma2Config(vocab_size=v, head_dim=16, query_pre_attn_scalar=16, sliding_window=4, **SMALL),
+    ),
+    "gemma3": (
+        GEMMA,
+        lambda v: hf.Gemma3TextConfig(
+            vocab_size=v,
+            head_dim=16,
+            query_pre_attn_scalar=16,
+            sliding_window=4,
+            **{**SMALL, "num_hidden_layers": 3},
+            layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+        ),
+    ),
+}
+
+
+def main():
+    for name in sys.argv[1:] or MODELS:
+        files, configure = MODELS[name]
+        folder = OUT / f"hf-{name}"
+        folder.mkdir(parents=True, exist_ok=True)
+        tokenizer, bos = files(folder)
+        config = configure(tokenizer.get_vocab_size())
+        torch.manual_seed(len(name) + sum(map(ord, name)))
+        config._attn_implementation = "eager"
+        model = hf.AutoModelForCausalLM.from_config(config).float().eval()
+        with torch.no_grad():
+            for key, tensor in model.named_parameters():
+                norm = "norm" in key
+                around = 0.0 if not norm or name.startswith("gemma") else 1.0
+                tensor.copy_(around + torch.randn_like(tensor) * (0.1 if norm else 0.25))
+        model.save_pretrained(folder)
+        (folder / "generation_config.json").unlink(missing_ok=True)
+        goldens, prompts = {}, []
+        for i, text in enumerate(PROMPTS):
+            ids = ([bos] if bos is not None else []) + tokenizer.encode(text, add_special_tokens=False).ids
+            with torch.no_grad():
+                goldens[f"logits.{i}"] = model(torch.tensor([ids])).logits[0].contiguous()
+            prompts.append({"text": text, "ids": ids})
+        save_file(goldens, str(folder / "goldens.safetensors"))
+        (folder / "goldens.json").write_text(json.dumps({"prompts": prompts}, indent=1) + "\n")
+        spread = goldens["logits.0"].std().item()
+        print(name, config.vocab_size, "tokens,", "logits spread", round(spread, 2))
+
+
+main()
