@@ -7,6 +7,7 @@ use conure_device::map::MappedFile;
 use conure_gguf::GgufFile;
 use conure_graph::{Passes, Registry};
 use conure_kernels::{Cpu, Precision};
+use conure_graph::openvino::OpenVinoOptions;
 use conure_speech::result::Transcript;
 use conure_speech::{
     RecogniseOptions, Recogniser, SpeechError, Stream, StreamOptions, TranscribeOptions, shift,
@@ -89,11 +90,14 @@ impl SpeechModel {
     }
 
     fn from_file(file: GgufFile, name: &str, options: &LoadOptions) -> Result<SpeechModel, Error> {
-        let device = Registry::probe().pick(options.device.as_deref())?;
         // More threads than processors only wait for each other: 1024 on two took minutes for seconds of audio.
         let most = conure_kernels::Threads::default_count();
         let cpu = Cpu::detect(options.threads.map(|n| n.min(most.max(1)))).map_err(SpeechError::from)?;
         let cpu = Arc::new(cpu.with_precision(options.precision));
+        let cpu = Arc::new(cpu);
+        let openvino =
+            OpenVinoOptions { threads: Some(cpu.threads().count()), ..OpenVinoOptions::from_env() };
+        let device = Registry::probe_with(openvino).pick(options.device.as_deref())?;
         let file = Arc::new(file);
         let passes = options.passes.for_device(&device);
         let recogniser = Arc::new(Recogniser::load(file.clone(), name, device, cpu, &passes)?);

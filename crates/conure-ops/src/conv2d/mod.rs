@@ -12,12 +12,14 @@ use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
 use crate::reshape::Reshape;
 use crate::transpose::Transpose;
 use crate::unary::{Unary, UnaryKind};
+use crate::openvino::OpenVinoOp;
 use crate::values::{output, read, write};
 use conure_tensor::{Axis, DType, Dim, Shape, TensorMut, TensorView};
 use std::any::Any;
 
 pub mod cases;
 mod cpu;
+mod openvino;
 
 const NAME: &str = "conv2d";
 
@@ -211,6 +213,10 @@ impl Op for Conv2d {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 

@@ -9,12 +9,14 @@ use crate::infer::{Inputs, conv_frames, dim, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
 use crate::reshape::Reshape;
 use crate::unary::{Unary, UnaryKind};
+use crate::openvino::OpenVinoOp;
 use crate::values::{output, read, write};
 use conure_tensor::{Axis, Dim, Shape, TensorMut, TensorView};
 use std::any::Any;
 
 pub mod cases;
 mod cpu;
+mod openvino;
 
 const NAME: &str = "depthwise_conv1d";
 
@@ -161,6 +163,10 @@ impl Op for DepthwiseConv1d {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 

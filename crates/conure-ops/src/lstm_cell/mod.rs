@@ -10,12 +10,14 @@ use crate::linear::Linear;
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
 use crate::slice::Slice;
 use crate::unary::{Unary, UnaryKind};
+use crate::openvino::OpenVinoOp;
 use crate::values::{read, write};
 use conure_tensor::{Axis, Dim, TensorMut, TensorView};
 use std::any::Any;
 
 pub mod cases;
 mod cpu;
+mod openvino;
 
 const NAME: &str = "lstm_cell";
 
@@ -112,6 +114,10 @@ impl Op for LstmCell {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 

@@ -13,12 +13,14 @@ use crate::reshape::Reshape;
 use crate::scale::Scale;
 use crate::softmax::Softmax;
 use crate::transpose::Transpose;
+use crate::openvino::OpenVinoOp;
 use crate::values::{Values, ints, read, valid, write};
 use conure_tensor::{Axis, Dim, Shape, TensorMut, TensorView};
 use std::any::Any;
 
 pub mod cases;
 mod cpu;
+mod openvino;
 
 const NAME: &str = "rel_pos_attention";
 
@@ -277,6 +279,10 @@ impl Op for RelPosAttention {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 
