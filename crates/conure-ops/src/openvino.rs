@@ -328,7 +328,31 @@ impl<'a> Ir<'a> {
 
     /// `start .. end` of an axis.
     pub(crate) fn slice(&mut self, x: Port, axis: usize, start: i64, end: Port) -> Result<Port, OpError> {
-        let (start, step, axes) = (self.i64s(&[start])?, self.i64s(&[1])?, self.i64s(&[wide(axis)])?);
+        self.slice_by(x, axis, start, end, 1)
+    }
+
+    /// `start .. end` of an axis, every `step`th.
+    pub(crate) fn slice_by(
+        &mut self,
+        x: Port,
+        axis: usize,
+        start: i64,
+        end: Port,
+        step: i64,
+    ) -> Result<Port, OpError> {
+        let (start, step, axes) = (self.i64s(&[start])?, self.i64s(&[step])?, self.i64s(&[wide(axis)])?);
+        Ok(self.layer("Slice", "opset8", &[], &[x, start, end, step, axes]))
+    }
+
+    /// `start .. end` of an axis, both decided by the run.
+    pub(crate) fn slice_from(
+        &mut self,
+        x: Port,
+        axis: usize,
+        start: Port,
+        end: Port,
+    ) -> Result<Port, OpError> {
+        let (step, axes) = (self.i64s(&[1])?, self.i64s(&[wide(axis)])?);
         Ok(self.layer("Slice", "opset8", &[], &[x, start, end, step, axes]))
     }
 
@@ -467,7 +491,7 @@ pub fn append(ir: &mut Ir<'_>, state: Port) -> Result<Port, OpError> {
     let items = ir.length(batch)?;
     let kept = ir.slice(state, 0, 0, items)?;
     let begun = ir.select(new, moved, kept);
-    let (end, step, axes) = (ir.i64s(&[i64::MAX])?, ir.i64s(&[1])?, ir.i64s(&[0])?);
-    let rest = ir.layer("Slice", "opset8", &[], &[state, items, end, step, axes]);
+    let end = ir.i64s(&[i64::MAX])?;
+    let rest = ir.slice_from(state, 0, items, end)?;
     Ok(ir.concat(0, &[begun, rest]))
 }

@@ -5,9 +5,9 @@ use crate::error::Error;
 use crate::info::ModelInfo;
 use conure_device::map::MappedFile;
 use conure_gguf::GgufFile;
+use conure_graph::openvino::{OpenVinoOptions, OpenVinoPrecision};
 use conure_graph::{Passes, Registry};
 use conure_kernels::{Cpu, Precision};
-use conure_graph::openvino::OpenVinoOptions;
 use conure_speech::result::Transcript;
 use conure_speech::{
     RecogniseOptions, Recogniser, SpeechError, Stream, StreamOptions, TranscribeOptions, shift,
@@ -94,9 +94,11 @@ impl SpeechModel {
         let most = conure_kernels::Threads::default_count();
         let cpu = Cpu::detect(options.threads.map(|n| n.min(most.max(1)))).map_err(SpeechError::from)?;
         let cpu = Arc::new(cpu.with_precision(options.precision));
-        let cpu = Arc::new(cpu);
-        let openvino =
+        let mut openvino =
             OpenVinoOptions { threads: Some(cpu.threads().count()), ..OpenVinoOptions::from_env() };
+        if options.precision == Precision::Fast {
+            openvino.precision = OpenVinoPrecision::Fast;
+        }
         let device = Registry::probe_with(openvino).pick(options.device.as_deref())?;
         let file = Arc::new(file);
         let passes = options.passes.for_device(&device);

@@ -8,19 +8,19 @@ use crate::mask_scores::MaskScores;
 use crate::mask_time::MaskTime;
 use crate::matmul::MatMul;
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::openvino::OpenVinoOp;
 use crate::rel_shift::RelShift;
 use crate::reshape::Reshape;
 use crate::scale::Scale;
 use crate::softmax::Softmax;
 use crate::transpose::Transpose;
-use crate::openvino::OpenVinoOp;
 use crate::values::{Values, ints, read, valid, write};
 use conure_tensor::{Axis, Dim, Shape, TensorMut, TensorView};
 use std::any::Any;
 
 pub mod cases;
 mod cpu;
-mod openvino;
+pub(crate) mod openvino;
 
 const NAME: &str = "rel_pos_attention";
 

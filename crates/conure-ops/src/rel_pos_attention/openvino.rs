@@ -87,14 +87,34 @@ fn whole(ir: &mut Ir<'_>, s: &Sizes<'_>, mask: AttentionMask) -> Result<Port, Op
 
     let scores = ir.binary("Add", content, place);
     let lengths = ir.input(6)?;
-    let seen = ir.before_end(lengths, s.frames)?;
-    let mut seen = ir.unsqueeze(seen, &[1, 2])?; // [B, 1, 1, T]
-    if let AttentionMask::ChunkedLimited { left, right } = mask {
-        let near = chunks(ir, s.frames, left, right)?;
-        seen = ir.binary("LogicalAnd", seen, near); // [B, 1, T, T]
-    }
+    let seen = seen(ir, lengths, s.frames, mask)?;
     let y = attend(ir, scores, seen, v)?; // [B, T, H, K]
     ir.reshape(y, &[Len::Same, Len::Same, Len::Fixed(s.heads * s.width)])
+}
+
+/// `[B, 1, 1 or T, T]`: whether the mask shows a key to a query, and the key lies before its item's end.
+pub(crate) fn seen(
+    ir: &mut Ir<'_>,
+    lengths: Port,
+    frames: &Dim,
+    mask: AttentionMask,
+) -> Result<Port, OpError> {
+    let keys = ir.before_end(lengths, frames)?;
+    let keys = ir.unsqueeze(keys, &[1, 2])?;
+    let near = match mask {
+        AttentionMask::Full => return Ok(keys),
+        AttentionMask::ChunkedLimited { left, right } => chunks(ir, frames, left, right)?,
+        AttentionMask::Banded { left, right } => {
+            let int = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+            let key = ir.count(frames)?;
+            let query = ir.unsqueeze(key, &[1])?;
+            let ahead = ir.binary("Subtract", key, query);
+            let (least, most) = (ir.i32(-int(left))?, ir.i32(int(right))?);
+            let (from, to) = (ir.binary("GreaterEqual", ahead, least), ir.binary("LessEqual", ahead, most));
+            ir.binary("LogicalAnd", from, to)
+        }
+    };
+    Ok(ir.binary("LogicalAnd", keys, near))
 }
 
 /// `[T, T]`: whether query and key lie in chunks that see each other.
