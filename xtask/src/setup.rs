@@ -1,8 +1,13 @@
-//! What the tests need beyond a Rust toolchain: sox and ffmpeg, and the audio files that they make.
+//! What the tests need beyond a Rust toolchain: sox and ffmpeg, the audio files that they make, and OpenVINO.
 
 use crate::process::{self, succeeds};
 use anyhow::{Context, Result};
 use std::process::Command;
+
+/// The release of OpenVINO that the tests run on.
+const OPENVINO: &str = "openvino==2026.4.1";
+/// Where it goes; `.cargo/config.toml` tells the tests.
+const OPENVINO_ENVIRONMENT: &str = "target/venv-openvino";
 
 const PROGRAMS: [(&str, &str); 2] = [("sox", "--version"), ("ffmpeg", "-version")];
 
@@ -19,9 +24,56 @@ fn missing() -> Vec<&'static str> {
 /// # Errors
 /// What could not be installed or made, and what to do by hand.
 pub fn run_if_needed() -> Result<()> {
+    // Each is worth having without the others.
+    let openvino = openvino();
     install()?;
     let script = crate::root().join("scripts/make_audio_matrix.sh");
-    process::run(Command::new("bash").arg(script)).context("the audio files of the tests cannot be made")
+    process::run(Command::new("bash").arg(script)).context("the audio files of the tests cannot be made")?;
+    openvino
+}
+
+/// Installs OpenVINO's package into an environment of its own unless it is there. Only its libraries are used, so what it
+/// needs in Python is left out.
+fn openvino() -> Result<()> {
+    let environment = crate::root().join(OPENVINO_ENVIRONMENT);
+    let python = environment.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python3" });
+    let (name, version) = OPENVINO.split_once("==").unwrap_or((OPENVINO, ""));
+    let installed = format!("import importlib.metadata as m; assert m.version('{name}') == '{version}'");
+    if succeeds(Command::new(&python).args(["-c", &installed])) {
+        return Ok(());
+    }
+    let advice = || {
+        format!(
+            "the tests of OpenVINO need it in {OPENVINO_ENVIRONMENT}: \
+             python3 -m venv {OPENVINO_ENVIRONMENT} && {OPENVINO_ENVIRONMENT}/bin/pip install --no-deps {OPENVINO}"
+        )
+    };
+    let make = || {
+        let mut c = Command::new("python3");
+        c.args(["-m", "venv"]).arg(&environment);
+        c
+    };
+    if !succeeds(Command::new(&python).args(["-m", "pip", "--version"])) && process::run(&mut make()).is_err()
+    {
+        // Debian keeps the module apart.
+        process::run(&mut apt(&["update", "-qq"])).with_context(advice)?;
+        process::run(&mut apt(&["install", "-y", "-qq", "--no-install-recommends", "python3-venv"]))
+            .with_context(advice)?;
+        process::run(&mut make()).with_context(advice)?;
+    }
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", OPENVINO];
+    process::run(Command::new(&python).args(pip)).with_context(advice)
+}
+
+fn apt(args: &[&str]) -> Command {
+    if is_root() {
+        let mut c = Command::new("apt-get");
+        c.args(args).env("DEBIAN_FRONTEND", "noninteractive");
+        return c;
+    }
+    let mut c = Command::new("sudo");
+    c.args(["-n", "env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]).args(args);
+    c
 }
 
 /// Installs sox and ffmpeg with apt-get, as root or through a sudo that asks nothing.
@@ -31,16 +83,6 @@ fn install() -> Result<()> {
         return Ok(());
     }
     let advice = || format!("the tests need {}: install it and start again", missing.join(" and "));
-    let apt = |args: &[&str]| -> Command {
-        if is_root() {
-            let mut c = Command::new("apt-get");
-            c.args(args).env("DEBIAN_FRONTEND", "noninteractive");
-            return c;
-        }
-        let mut c = Command::new("sudo");
-        c.args(["-n", "env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]).args(args);
-        c
-    };
     process::run(&mut apt(&["update", "-qq"])).with_context(advice)?;
     process::run(apt(&["install", "-y", "-qq", "--no-install-recommends"]).args(&missing))
         .with_context(advice)
@@ -57,6 +99,6 @@ fn is_root() -> bool {
 /// As [`run_if_needed`].
 pub fn run() -> Result<()> {
     run_if_needed()?;
-    println!("sox and ffmpeg are there, and so are the audio files");
+    println!("sox, ffmpeg, the audio files and OpenVINO are there");
     Ok(())
 }

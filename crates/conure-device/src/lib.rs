@@ -1,4 +1,4 @@
-//! Raw access to the machine, safe to call: mapped files and aligned memory.
+//! Raw access to the machine, safe to call: mapped files, aligned memory, OpenVINO.
 //!
 //! Nothing here knows an operation, a model or a file format. The crate is one of the few that may hold `unsafe`
 //! code; what it offers is safe.
@@ -7,3 +7,4 @@ pub mod arena;
 #[cfg(feature = "faulty")]
 pub mod faulty;
 pub mod map;
+pub mod openvino;

@@ -1,9 +1,10 @@
 //! Devices: what there is to run on, and what a name means.
 
 use crate::backend::Backend;
+use crate::openvino::{OpenVino, OpenVinoOptions};
 use crate::partial::Partial;
 use conure_kernels::Isa;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A device, or one that this build knows of and cannot use here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +73,9 @@ pub struct NoSuchDevice {
     pub known: String,
 }
 
+/// The environment variable that says which of OpenVINO's devices `openvino` means.
+const OPENVINO_DEVICE: &str = "CONURE_OPENVINO_DEVICE";
+
 /// Environment variables that name a device, the stronger first.
 pub const DEVICE_VARIABLES: [&str; 2] = ["CONURE_DEVICE", "PARAKEET_DEVICE"];
 
@@ -80,18 +84,42 @@ pub const DEVICE_VARIABLES: [&str; 2] = ["CONURE_DEVICE", "PARAKEET_DEVICE"];
 pub struct Registry {
     devices: Vec<Device>,
     unavailable: Vec<DeviceInfo>,
+    /// How OpenVINO's devices are to be used; `None`: they are not looked for.
+    openvino: Option<OpenVinoOptions>,
+    /// OpenVINO's devices, looked for when they matter: opening the library takes a tenth of a second.
+    found: OnceLock<(Vec<Device>, Vec<DeviceInfo>)>,
 }
 
 impl Default for Registry {
     fn default() -> Registry {
-        Registry { devices: vec![Device::cpu()], unavailable: Vec::new() }
+        Registry {
+            devices: vec![Device::cpu()],
+            unavailable: Vec::new(),
+            openvino: None,
+            found: OnceLock::new(),
+        }
     }
 }
 
 impl Registry {
     /// Every device of this machine. They are looked for anew: one that was plugged in since is there.
     pub fn probe() -> Registry {
-        Registry::default()
+        Registry::probe_with(OpenVinoOptions::from_env())
+    }
+
+    /// As [`Registry::probe`]; OpenVINO's devices are to compile models so.
+    pub fn probe_with(openvino: OpenVinoOptions) -> Registry {
+        Registry { openvino: Some(openvino), ..Registry::default() }
+    }
+
+    /// OpenVINO's devices, those that can be used and what stands for the others.
+    fn openvino(&self) -> (&[Device], &[DeviceInfo]) {
+        let Some(options) = &self.openvino else { return (&[], &[]) };
+        let (usable, others) = self.found.get_or_init(|| {
+            let (found, lacking) = OpenVino::probe(options);
+            (found.into_iter().map(|d| Device::new(Arc::new(d))).collect(), lacking)
+        });
+        (usable, others)
     }
 
     /// Adds a device.
@@ -105,7 +133,9 @@ impl Registry {
 
     /// All that are known, usable ones first.
     pub fn list(&self) -> Vec<DeviceInfo> {
-        self.devices.iter().map(|d| d.info.clone()).chain(self.unavailable.iter().cloned()).collect()
+        let (usable, others) = self.openvino();
+        let usable = self.devices.iter().chain(usable).map(|d| d.info.clone());
+        usable.chain(self.unavailable.iter().chain(others).cloned()).collect()
     }
 
     /// The device of this name, in either case: `cpu`, `cuda:0` or `CUDA0`, `openvino:GPU.1`. A name without a part after
@@ -135,9 +165,12 @@ impl Registry {
         if let Some(partial) = Partial::by_name(&wanted) {
             return Ok(Device::new(Arc::new(partial)));
         }
-        let folded = fold(&wanted);
+        let mut folded = fold(&wanted);
         if folded == "auto" {
             return Ok(self.best().clone());
+        }
+        if let ("openvino", Some(which)) = (folded.as_str(), set(&OPENVINO_DEVICE)) {
+            folded = format!("openvino:{}", fold(&which));
         }
         let is = |info: &DeviceInfo| {
             let name = fold(&info.name);
@@ -146,20 +179,30 @@ impl Registry {
         if let Some(device) = self.devices.iter().find(|d| is(&d.info)) {
             return Ok(device.clone());
         }
-        let usable = self.devices.iter().map(|d| d.info.name.clone());
-        let unusable = self
-            .unavailable
-            .iter()
-            .map(|d| format!("{} (not usable: {})", d.name, d.unavailable.as_deref().unwrap_or_default()));
+        let (found, lacking) = self.openvino();
+        if let Some(device) = found.iter().find(|d| is(&d.info)) {
+            return Ok(device.clone());
+        }
+        let usable = self.devices.iter().chain(found).map(|d| d.info.name.clone());
+        let unusable =
+            self.unavailable.iter().chain(lacking).map(|d| {
+                format!("{} (not usable: {})", d.name, d.unavailable.as_deref().unwrap_or_default())
+            });
         let known = usable.chain(unusable).collect::<Vec<_>>().join(", ");
         Err(NoSuchDevice { wanted, asked_by, known })
     }
 
     fn best(&self) -> &Device {
-        let of_kind = |kind| self.devices.iter().find(move |d| d.info.kind == kind);
+        let found = if gpu_is_possible() { self.openvino().0 } else { &[] };
+        let of_kind = |kind| self.devices.iter().chain(found).find(move |d| d.info.kind == kind);
         // There is always a CPU, and it is the first.
         of_kind("gpu").or_else(|| of_kind("integrated-gpu")).unwrap_or(&self.devices[0])
     }
+}
+
+/// Whether the system shows a GPU that OpenVINO could use, where that can be seen without opening it.
+fn gpu_is_possible() -> bool {
+    !cfg!(target_os = "linux") || std::path::Path::new("/dev/dri").exists()
 }
 
 /// A name in the form in which names are compared: lower case, `cuda0` as `cuda:0`.

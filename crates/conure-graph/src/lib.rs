@@ -18,6 +18,7 @@ mod error;
 mod graph;
 mod liveness;
 mod observe;
+pub mod openvino;
 mod partial;
 pub mod passes;
 mod place;

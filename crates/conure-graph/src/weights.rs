@@ -74,6 +74,11 @@ impl Weights {
         self.source.bytes(index)
     }
 
+    /// Says that the bytes of a weight are not needed soon; they can still be read.
+    pub(crate) fn release(&self, index: usize) {
+        self.source.release(index);
+    }
+
     /// The packed form `key` of weight `index` for `isa`, made with `pack` the first time.
     ///
     /// The pages of a mapped source are given back afterwards, so that the weight is resident once.

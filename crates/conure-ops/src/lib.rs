@@ -11,6 +11,7 @@ mod infer;
 mod kernel;
 mod list;
 mod op;
+pub mod openvino;
 mod values;
 
 pub mod batch_norm;

@@ -1,6 +1,7 @@
 //! What an op is: a meaning, a shape rule, a slow reference that defines it, and a kernel per device.
 
 use crate::decompose::Decomposition;
+use crate::openvino::OpenVinoOp;
 use conure_kernels::Cpu;
 use conure_tensor::{Axis, DType, Dim, Shape, TensorError, TensorMut, TensorView};
 use smallvec::SmallVec;
@@ -114,7 +115,7 @@ pub enum Attr {
 
 /// An op: its attributes are the fields of the type that implements this.
 ///
-/// Every op is a folder of this crate: `mod.rs` holds the type with this trait, `cpu.rs` its [`CpuOp::run`],
+/// Every op is a folder of this crate: `mod.rs` holds the type with this trait, `cpu.rs` its [`CpuOp::run`], `openvino.rs` its [`OpenVinoOp::lower`],
 /// `cases.rs` the conformance cases.
 pub trait Op: fmt::Debug + Send + Sync + 'static {
     /// The name of its folder.
@@ -152,6 +153,11 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
 
     /// Its CPU side, if it has one.
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        None
+    }
+
+    /// Its OpenVINO side, if it has one.
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         None
     }
 

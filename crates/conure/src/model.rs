@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::info::ModelInfo;
 use conure_device::map::MappedFile;
 use conure_gguf::GgufFile;
+use conure_graph::openvino::{OpenVinoOptions, OpenVinoPrecision};
 use conure_graph::{Device, Passes, Registry};
 use conure_kernels::{Cpu, Precision};
 use conure_speech::result::Transcript;
@@ -257,9 +258,14 @@ pub(crate) fn open(path: &Path, options: &LoadOptions) -> Result<GgufFile, Error
 
 /// The device and the threads that `options` ask for.
 pub(crate) fn hardware(options: &LoadOptions) -> Result<(Device, Arc<Cpu>), Error> {
-    let device = Registry::probe().pick(options.device.as_deref())?;
     // More threads than processors only wait for each other: 1024 on two took minutes for seconds of audio.
     let most = conure_kernels::Threads::default_count();
     let cpu = Cpu::detect(options.threads.map(|n| n.min(most.max(1)))).map_err(SpeechError::from)?;
-    Ok((device, Arc::new(cpu.with_precision(options.precision))))
+    let cpu = Arc::new(cpu.with_precision(options.precision));
+    let mut openvino = OpenVinoOptions { threads: Some(cpu.threads().count()), ..OpenVinoOptions::from_env() };
+    if options.precision == Precision::Fast {
+        openvino.precision = OpenVinoPrecision::Fast;
+    }
+    let device = Registry::probe_with(openvino).pick(options.device.as_deref())?;
+    Ok((device, cpu))
 }

@@ -5,6 +5,7 @@ use crate::count::elements;
 use crate::decompose::{Decomposition, Part};
 use crate::infer::{Inputs, dim, last, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::openvino::OpenVinoOp;
 use crate::unary::{Unary, UnaryKind};
 use crate::values::{read, write};
 use conure_tensor::{Axis, DType, TensorMut, TensorView};
@@ -12,6 +13,7 @@ use std::any::Any;
 
 pub mod cases;
 mod cpu;
+mod openvino;
 
 const NAME: &str = "batch_norm";
 
@@ -76,6 +78,10 @@ impl Op for BatchNorm {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 

@@ -2,12 +2,14 @@
 
 use crate::infer::{Inputs, dim};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::openvino::OpenVinoOp;
 use crate::values::{gather, input, output};
 use conure_tensor::{Axis, Shape, TensorMut, TensorView};
 use std::any::Any;
 
 pub mod cases;
 mod cpu;
+mod openvino;
 
 const NAME: &str = "broadcast";
 
@@ -53,6 +55,10 @@ impl Op for Broadcast {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 

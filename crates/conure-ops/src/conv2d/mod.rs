@@ -9,6 +9,7 @@ use crate::infer::{Inputs, conv_frames, dim, one};
 use crate::linear::Linear;
 use crate::matmul::MatMul;
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::openvino::OpenVinoOp;
 use crate::reshape::Reshape;
 use crate::transpose::Transpose;
 use crate::unary::{Unary, UnaryKind};
@@ -18,6 +19,7 @@ use std::any::Any;
 
 pub mod cases;
 mod cpu;
+mod openvino;
 
 const NAME: &str = "conv2d";
 
@@ -211,6 +213,10 @@ impl Op for Conv2d {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 

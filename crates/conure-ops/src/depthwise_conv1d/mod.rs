@@ -7,6 +7,7 @@ use crate::count::{dims, elements};
 use crate::decompose::{Decomposition, Part, is_plain};
 use crate::infer::{Inputs, conv_frames, dim, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::openvino::OpenVinoOp;
 use crate::reshape::Reshape;
 use crate::unary::{Unary, UnaryKind};
 use crate::values::{output, read, write};
@@ -15,6 +16,7 @@ use std::any::Any;
 
 pub mod cases;
 mod cpu;
+mod openvino;
 
 const NAME: &str = "depthwise_conv1d";
 
@@ -161,6 +163,10 @@ impl Op for DepthwiseConv1d {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 

@@ -6,6 +6,7 @@ use crate::count::elements;
 use crate::decompose::{Decomposition, Part};
 use crate::infer::{Inputs, dim, last, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::openvino::OpenVinoOp;
 use crate::slice::Slice;
 use crate::unary::{Unary, UnaryKind};
 use crate::values::{read, write};
@@ -14,6 +15,7 @@ use std::any::Any;
 
 pub mod cases;
 mod cpu;
+mod openvino;
 
 const NAME: &str = "glu";
 
@@ -71,6 +73,10 @@ impl Op for Glu {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 

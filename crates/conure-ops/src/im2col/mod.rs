@@ -2,12 +2,14 @@
 
 use crate::infer::{Inputs, conv_frames, dim};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::openvino::OpenVinoOp;
 use crate::values::{decode, input, output};
 use conure_tensor::{Axis, DType, Dim, Shape, TensorMut, TensorView, quant};
 use std::any::Any;
 
 pub mod cases;
 mod cpu;
+mod openvino;
 
 const NAME: &str = "im2col";
 
@@ -117,6 +119,10 @@ impl Op for Im2col {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 

@@ -7,6 +7,7 @@ use crate::decompose::{Decomposition, Part};
 use crate::infer::{Inputs, dim, last, one};
 use crate::linear::Linear;
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::openvino::OpenVinoOp;
 use crate::unary::{Unary, UnaryKind};
 use crate::values::{read, write};
 use conure_tensor::{Axis, TensorMut, TensorView};
@@ -14,6 +15,7 @@ use std::any::Any;
 
 pub mod cases;
 mod cpu;
+mod openvino;
 
 const NAME: &str = "layer_norm";
 
@@ -87,6 +89,10 @@ impl Op for LayerNorm {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 

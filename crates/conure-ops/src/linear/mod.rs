@@ -7,6 +7,7 @@ use crate::decompose::{Decomposition, Part};
 use crate::glu::Glu;
 use crate::infer::{Inputs, dim, last, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::openvino::OpenVinoOp;
 use crate::scale::Scale;
 use crate::unary::{Unary, UnaryKind};
 use crate::values::{read, write};
@@ -15,6 +16,7 @@ use std::any::Any;
 
 pub mod cases;
 mod cpu;
+mod openvino;
 
 const NAME: &str = "linear";
 
@@ -144,6 +146,10 @@ impl Op for Linear {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 

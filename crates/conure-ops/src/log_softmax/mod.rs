@@ -3,12 +3,14 @@
 use crate::count::elements;
 use crate::infer::{Inputs, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::openvino::OpenVinoOp;
 use crate::values::{read, write};
 use conure_tensor::{TensorMut, TensorView};
 use std::any::Any;
 
 pub mod cases;
 mod cpu;
+mod openvino;
 
 const NAME: &str = "log_softmax";
 
@@ -48,6 +50,10 @@ impl Op for LogSoftmax {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 

@@ -8,6 +8,7 @@ use crate::decompose::{Decomposition, Part};
 use crate::infer::{Inputs, dim};
 use crate::linear::Linear;
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::openvino::OpenVinoOp;
 use crate::slice::Slice;
 use crate::unary::{Unary, UnaryKind};
 use crate::values::{read, write};
@@ -16,6 +17,7 @@ use std::any::Any;
 
 pub mod cases;
 mod cpu;
+mod openvino;
 
 const NAME: &str = "lstm_cell";
 
@@ -112,6 +114,10 @@ impl Op for LstmCell {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 

@@ -2,6 +2,7 @@
 
 use crate::infer::{Inputs, dim, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::openvino::OpenVinoOp;
 use crate::rel_pos_attention::AttentionMask;
 use crate::values::{ints, read, valid, write};
 use conure_tensor::{Axis, TensorMut, TensorView};
@@ -9,6 +10,7 @@ use std::any::Any;
 
 pub mod cases;
 mod cpu;
+mod openvino;
 
 const NAME: &str = "mask_scores";
 
@@ -52,6 +54,10 @@ impl Op for MaskScores {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 

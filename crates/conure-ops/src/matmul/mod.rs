@@ -3,12 +3,14 @@
 use crate::count::{dims, elements};
 use crate::infer::{Inputs, dim, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::openvino::OpenVinoOp;
 use crate::values::{output, read, write};
 use conure_tensor::{Axis, DType, Dim, Shape, TensorMut, TensorView};
 use std::any::Any;
 
 pub mod cases;
 mod cpu;
+mod openvino;
 
 const NAME: &str = "matmul";
 
@@ -113,6 +115,10 @@ impl Op for MatMul {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 

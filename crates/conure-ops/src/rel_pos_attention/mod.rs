@@ -8,6 +8,7 @@ use crate::mask_scores::MaskScores;
 use crate::mask_time::MaskTime;
 use crate::matmul::MatMul;
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::openvino::OpenVinoOp;
 use crate::rel_shift::RelShift;
 use crate::reshape::Reshape;
 use crate::scale::Scale;
@@ -19,6 +20,7 @@ use std::any::Any;
 
 pub mod cases;
 mod cpu;
+pub(crate) mod openvino;
 
 const NAME: &str = "rel_pos_attention";
 
@@ -277,6 +279,10 @@ impl Op for RelPosAttention {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 

@@ -3,12 +3,14 @@
 use crate::count::elements;
 use crate::infer::{Inputs, dim, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::openvino::OpenVinoOp;
 use crate::values::{output, write};
 use conure_tensor::{Axis, Dim, Shape, TensorMut, TensorView};
 use std::any::Any;
 
 pub mod cases;
 mod cpu;
+mod openvino;
 
 const NAME: &str = "rel_pos_encoding";
 
@@ -86,6 +88,10 @@ impl Op for RelPosEncoding {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 

@@ -2,12 +2,14 @@
 
 use crate::infer::{Inputs, dim, last, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::openvino::OpenVinoOp;
 use crate::values::{read, write};
 use conure_tensor::{Axis, Dim, TensorMut, TensorView};
 use std::any::Any;
 
 pub mod cases;
 mod cpu;
+mod openvino;
 
 const NAME: &str = "rel_shift";
 
@@ -61,6 +63,10 @@ impl Op for RelShift {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 

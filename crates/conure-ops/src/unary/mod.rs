@@ -4,12 +4,14 @@ use crate::activation::{Activation, relu, sigmoid, silu};
 use crate::count::elements;
 use crate::infer::{Inputs, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::openvino::OpenVinoOp;
 use crate::values::{read, write};
 use conure_tensor::{TensorMut, TensorView};
 use std::any::Any;
 
 pub mod cases;
 mod cpu;
+mod openvino;
 
 const NAME: &str = "unary";
 
@@ -125,6 +127,10 @@ impl Op for Unary {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 

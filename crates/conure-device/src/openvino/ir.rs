@@ -1,0 +1,354 @@
+//! Writing models as OpenVINO reads them: XML text (IR version 11) and, beside it, the bytes of the constants.
+//!
+//! The reader infers every shape and type itself, so that only parameters and constants have theirs written. Constants stay
+//! where they are in memory, in any number of places: to the reader they are ranges of one blob, and the blob is the
+//! stretch of addresses from the first to the last.
+
+use super::Element;
+use super::error::OpenVinoError;
+use crate::arena::AlignedBytes;
+use std::collections::HashMap;
+use std::fmt;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// Bytes of a constant that lie elsewhere. `as_ref` must give the same memory each time.
+pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
+/// A value of a model: an output of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Output {
+    layer: u32,
+    port: u32,
+}
+
+impl Output {
+    /// Output `index` of the layer that this is output 0 of.
+    pub fn nth(self, index: usize) -> Output {
+        Output { port: self.port + u32::try_from(index).unwrap_or(u32::MAX), ..self }
+    }
+
+    /// Layer and port as one number, unique in its model.
+    pub fn id(self) -> u64 {
+        u64::from(self.layer) << 32 | u64::from(self.port)
+    }
+
+    /// The value of this [`Output::id`].
+    pub fn from_id(id: u64) -> Output {
+        Output { layer: (id >> 32) as u32, port: id as u32 }
+    }
+}
+
+#[derive(Debug)]
+struct Layer {
+    name: String,
+    kind: String,
+    version: String,
+    data: String,
+    /// Of a constant: its first byte's address and its size.
+    bytes: Option<(usize, usize)>,
+    inputs: Vec<Output>,
+    outputs: usize,
+    /// The name of each output that has one.
+    names: Vec<(usize, String)>,
+}
+
+/// A model being written.
+#[derive(Default)]
+pub struct ModelWriter {
+    layers: Vec<Layer>,
+    results: Vec<Output>,
+    known: HashMap<String, Output>,
+    known_constants: HashMap<(Element, Vec<usize>, Vec<u8>), Output>,
+    held: Vec<Held>,
+    prefix: String,
+}
+
+impl fmt::Debug for ModelWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ModelWriter({} layers)", self.layers.len())
+    }
+}
+
+/// What keeps a constant's bytes where they are.
+enum Held {
+    Shared(#[allow(dead_code)] SharedBytes), // held, not read
+    Own(#[allow(dead_code)] AlignedBytes),
+}
+
+/// The constants' bytes: a stretch of addresses, of which only the constants are read.
+#[derive(Default)]
+pub struct Blob {
+    pub(super) base: usize,
+    pub(super) len: usize,
+    held: Vec<Held>,
+}
+
+impl fmt::Debug for Blob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Blob({} parts)", self.held.len())
+    }
+}
+
+/// Constants up to this size are kept once however often they are asked for.
+const SMALL: usize = 256;
+
+impl ModelWriter {
+    /// A model of nothing.
+    pub fn new() -> ModelWriter {
+        ModelWriter::default()
+    }
+
+    /// What the names of the layers that follow begin with: the place in the graph that they come from.
+    pub fn set_prefix(&mut self, prefix: &str) {
+        prefix.clone_into(&mut self.prefix);
+    }
+
+    /// An input of the model; `None` is a length that a run decides.
+    pub fn parameter(&mut self, name: &str, element: Element, shape: &[Option<usize>]) -> Output {
+        let dims: Vec<String> = shape.iter().map(|d| d.map_or("?".into(), |d| d.to_string())).collect();
+        let data = format!("shape=\"{}\" element_type=\"{}\"", dims.join(","), element.name());
+        let out = self.push("Parameter", "opset1", data, &[], 1);
+        if let Some(layer) = self.layers.last_mut() {
+            layer.names.push((0, name.to_owned()));
+        }
+        out
+    }
+
+    /// A constant whose bytes stay where they are until the compiled model is gone.
+    ///
+    /// # Errors
+    /// [`OpenVinoError::Size`].
+    pub fn constant(
+        &mut self,
+        element: Element,
+        shape: &[usize],
+        bytes: SharedBytes,
+    ) -> Result<Output, OpenVinoError> {
+        let slice = (*bytes).as_ref();
+        let at = check(element, shape, slice)?;
+        self.held.push(Held::Shared(bytes));
+        Ok(self.constant_at(element, shape, at))
+    }
+
+    /// A constant whose bytes the model takes.
+    ///
+    /// # Errors
+    /// [`OpenVinoError::Size`].
+    pub fn owned_constant(
+        &mut self,
+        element: Element,
+        shape: &[usize],
+        bytes: AlignedBytes,
+    ) -> Result<Output, OpenVinoError> {
+        let at = check(element, shape, bytes.as_slice())?;
+        self.held.push(Held::Own(bytes));
+        Ok(self.constant_at(element, shape, at))
+    }
+
+    /// A small constant, copied; equal ones are one.
+    ///
+    /// # Errors
+    /// [`OpenVinoError::Size`], or no memory.
+    pub fn literal(
+        &mut self,
+        element: Element,
+        shape: &[usize],
+        bytes: &[u8],
+    ) -> Result<Output, OpenVinoError> {
+        let key = (element, shape.to_vec(), bytes.to_vec());
+        if bytes.len() <= SMALL
+            && let Some(&known) = self.known_constants.get(&key)
+        {
+            return Ok(known);
+        }
+        let mut own = AlignedBytes::zeroed(bytes.len())
+            .map_err(|e| OpenVinoError::Call { call: "constant", message: e.to_string() })?;
+        own.as_mut_slice().copy_from_slice(bytes);
+        let out = self.owned_constant(element, shape, own)?;
+        if bytes.len() <= SMALL {
+            self.known_constants.insert(key, out);
+        }
+        Ok(out)
+    }
+
+    fn constant_at(&mut self, element: Element, shape: &[usize], (at, len): (usize, usize)) -> Output {
+        let dims: Vec<String> = shape.iter().map(usize::to_string).collect();
+        let data = format!("element_type=\"{}\" shape=\"{}\"", element.name(), dims.join(","));
+        let out = self.push("Const", "opset1", data, &[], 1);
+        if let Some(layer) = self.layers.last_mut() {
+            layer.bytes = Some((at, len));
+        }
+        out
+    }
+
+    /// A layer; its first output, of which [`Output::nth`] gives the others. A layer that is there already, of the same kind
+    /// with the same attributes and inputs, is not written again: masks and the like are computed once for all that use them.
+    pub fn layer(
+        &mut self,
+        kind: &str,
+        version: &str,
+        attrs: &[(&str, &str)],
+        inputs: &[Output],
+        outputs: usize,
+    ) -> Output {
+        let mut data = String::new();
+        for (name, value) in attrs {
+            let _ = write!(data, "{}{name}=\"{}\"", if data.is_empty() { "" } else { " " }, escape(value));
+        }
+        let mut key = format!("{kind} {version} {data}");
+        for input in inputs {
+            let _ = write!(key, " {}.{}", input.layer, input.port);
+        }
+        if let Some(&known) = self.known.get(&key) {
+            return known;
+        }
+        let out = self.push(kind, version, data, inputs, outputs);
+        self.known.insert(key, out);
+        out
+    }
+
+    /// Makes a value an output of the model, under this name. Each value can be one once.
+    pub fn result(&mut self, name: &str, value: Output) {
+        if let Some(layer) = self.layers.get_mut(value.layer as usize) {
+            layer.names.push((value.port as usize, name.to_owned()));
+        }
+        self.results.push(value);
+    }
+
+    fn push(&mut self, kind: &str, version: &str, data: String, inputs: &[Output], outputs: usize) -> Output {
+        let layer = u32::try_from(self.layers.len()).unwrap_or(u32::MAX);
+        self.layers.push(Layer {
+            name: format!("{}{}{kind}.{layer}", self.prefix, if self.prefix.is_empty() { "" } else { "/" }),
+            kind: kind.to_owned(),
+            version: version.to_owned(),
+            data,
+            bytes: None,
+            inputs: inputs.to_vec(),
+            outputs,
+            names: Vec::new(),
+        });
+        Output { layer, port: 0 }
+    }
+
+    /// The text and the constants. The text says where in the stretch each constant lies.
+    pub fn finish(mut self) -> (String, Blob) {
+        for value in std::mem::take(&mut self.results) {
+            self.push("Result", "opset1", String::new(), &[value], 0);
+        }
+        let places = self.layers.iter().filter_map(|l| l.bytes).filter(|(_, len)| *len > 0);
+        let base = places.clone().map(|(at, _)| at).min().unwrap_or(0);
+        let end = places.map(|(at, len)| at + len).max().unwrap_or(0);
+        let text = self.text(base);
+        (text, Blob { base, len: end - base, held: self.held })
+    }
+
+    fn text(&self, base: usize) -> String {
+        let mut xml =
+            String::from("<?xml version=\"1.0\"?>\n<net name=\"conure\" version=\"11\">\n<layers>\n");
+        for (id, layer) in self.layers.iter().enumerate() {
+            layer.write(&mut xml, id, base);
+        }
+        xml.push_str("</layers>\n<edges>\n");
+        for (id, layer) in self.layers.iter().enumerate() {
+            for (to, from) in layer.inputs.iter().enumerate() {
+                // A layer's outputs are numbered on from its inputs.
+                let from_port = self.layers.get(from.layer as usize).map_or(0, |l| l.inputs.len());
+                let _ = writeln!(
+                    xml,
+                    "<edge from-layer=\"{}\" from-port=\"{}\" to-layer=\"{id}\" to-port=\"{to}\"/>",
+                    from.layer,
+                    from_port + from.port as usize
+                );
+            }
+        }
+        xml.push_str("</edges>\n</net>\n");
+        xml
+    }
+}
+
+impl Layer {
+    fn write(&self, xml: &mut String, id: usize, base: usize) {
+        let Layer { name, kind, version, data, .. } = self;
+        let _ = write!(
+            xml,
+            "<layer id=\"{id}\" name=\"{}\" type=\"{kind}\" version=\"{version}\">",
+            escape(name)
+        );
+        if let Some((at, len)) = self.bytes {
+            let _ = write!(xml, "<data {data} offset=\"{}\" size=\"{len}\"/>", at.saturating_sub(base));
+        } else if !data.is_empty() {
+            let _ = write!(xml, "<data {data}/>");
+        }
+        // Any precision will do: the reader infers its own.
+        if !self.inputs.is_empty() {
+            xml.push_str("<input>");
+            (0..self.inputs.len()).for_each(|p| {
+                let _ = write!(xml, "<port id=\"{p}\" precision=\"FP32\"/>");
+            });
+            xml.push_str("</input>");
+        }
+        if self.outputs > 0 {
+            xml.push_str("<output>");
+            for p in 0..self.outputs {
+                let names: Vec<&str> =
+                    self.names.iter().filter(|(port, _)| *port == p).map(|(_, n)| n.as_str()).collect();
+                let _ = write!(xml, "<port id=\"{}\" precision=\"FP32\"", self.inputs.len() + p);
+                if !names.is_empty() {
+                    let _ = write!(xml, " names=\"{}\"", escape(&names.join(",")));
+                }
+                xml.push_str("/>");
+            }
+            xml.push_str("</output>");
+        }
+        xml.push_str("</layer>\n");
+    }
+}
+
+/// The address and length of a constant's bytes, if they are as many as it needs.
+fn check(element: Element, shape: &[usize], bytes: &[u8]) -> Result<(usize, usize), OpenVinoError> {
+    let expected = element.bytes(shape).unwrap_or(usize::MAX);
+    if expected != bytes.len() {
+        return Err(OpenVinoError::Size { shape: shape.to_vec(), expected, found: bytes.len() });
+    }
+    Ok((bytes.as_ptr() as usize, bytes.len()))
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_layers_and_constants_are_one() {
+        let mut m = ModelWriter::new();
+        let x = m.parameter("x", Element::F32, &[None, Some(3)]);
+        let c = m.literal(Element::I64, &[1], &7i64.to_le_bytes()).unwrap();
+        assert_eq!(c, m.literal(Element::I64, &[1], &7i64.to_le_bytes()).unwrap());
+        assert_ne!(c, m.literal(Element::I64, &[], &7i64.to_le_bytes()).unwrap());
+        let a = m.layer("Add", "opset1", &[("auto_broadcast", "numpy")], &[x, x], 1);
+        assert_eq!(a, m.layer("Add", "opset1", &[("auto_broadcast", "numpy")], &[x, x], 1));
+        assert_ne!(a, m.layer("Add", "opset1", &[("auto_broadcast", "numpy")], &[x, c], 1));
+        m.result("y<&>", a);
+        let (xml, blob) = m.finish();
+        assert!(xml.contains("shape=\"?,3\" element_type=\"f32\""), "{xml}");
+        assert!(xml.contains("names=\"y&lt;&amp;&gt;\""), "{xml}");
+        assert!(
+            xml.contains("<edge from-layer=\"3\" from-port=\"2\" to-layer=\"5\" to-port=\"0\"/>"),
+            "{xml}"
+        );
+        assert!(blob.len >= 8);
+    }
+
+    #[test]
+    fn constants_of_another_size_are_refused() {
+        let mut m = ModelWriter::new();
+        let error = m.literal(Element::F32, &[2, 2], &[0; 12]).unwrap_err().to_string();
+        assert_eq!(error, "a tensor of shape [2, 2] needs 16 bytes and has 12");
+        assert!(m.literal(Element::U4, &[3], &[0; 2]).is_ok());
+        assert!(m.literal(Element::F32, &[usize::MAX, 9], &[]).is_err());
+    }
+}

@@ -1,0 +1,303 @@
+//! A compiled model in use by one session: its request, its states, and what runs need besides.
+
+use super::lower::{From, Lowered, ResultOf};
+use super::weights::element;
+use crate::backend::{Execution, PieceCall};
+use crate::error::GraphError;
+use crate::graph::{Graph, StateDef};
+use crate::states::{append, commit};
+use conure_device::arena::AlignedBytes;
+use conure_device::openvino::{
+    CompiledModel, Element, HostInput, HostOutput, OpenVinoError, Profile, Request,
+};
+use conure_tensor::{Bindings, Dims, TensorView, tensor_bytes};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Where a result of the model is written.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// Output of the piece.
+    Output(usize),
+    /// Own memory: it enters a state.
+    Own(usize),
+}
+
+#[derive(Debug)]
+pub(super) struct OpenVinoExecution {
+    request: Request,
+    lowered: Arc<Lowered>,
+    graph: Graph,
+    device: String,
+    states: Vec<AlignedBytes>,
+    /// Where each result goes.
+    places: Vec<Place>,
+    /// Memory of results that are no outputs.
+    own: Vec<AlignedBytes>,
+    /// The lengths of the run, as the model takes them.
+    lengths: Vec<[u8; 8]>,
+}
+
+impl OpenVinoExecution {
+    pub(super) fn new(
+        model: &Arc<CompiledModel>,
+        lowered: Arc<Lowered>,
+        graph: &Graph,
+        device: String,
+    ) -> Result<OpenVinoExecution, GraphError> {
+        let inputs: Vec<String> = (0..graph.inputs.len())
+            .map(|i| format!("i{i}"))
+            .chain((0..graph.states.len()).map(|i| format!("s{i}")))
+            .chain((0..lowered.lengths.len()).map(|i| format!("n{i}")))
+            .collect();
+        let outputs: Vec<String> = (0..lowered.results.len()).map(|i| format!("r{i}")).collect();
+        let failed = |e: OpenVinoError| GraphError::Device { device: device.clone(), what: e.to_string() };
+        let names = |all: &[String]| -> Vec<String> { all.to_vec() };
+        let (inputs, outputs) = (names(&inputs), names(&outputs));
+        let request = model
+            .request(
+                &inputs.iter().map(String::as_str).collect::<Vec<_>>(),
+                &outputs.iter().map(String::as_str).collect::<Vec<_>>(),
+            )
+            .map_err(failed)?;
+        let states = graph.states.iter().map(zeroed).collect::<Result<Vec<_>, _>>()?;
+        let mut own = 0;
+        let places = (0..lowered.results.len())
+            .map(|r| match lowered.outputs.iter().position(|&o| o == From::Result(r)) {
+                Some(output) => Place::Output(output),
+                None => {
+                    own += 1;
+                    Place::Own(own - 1)
+                }
+            })
+            .collect();
+        let own = (0..own).map(|_| AlignedBytes::default()).collect();
+        Ok(OpenVinoExecution {
+            request,
+            lowered,
+            graph: graph.clone(),
+            device,
+            states,
+            places,
+            own,
+            lengths: Vec::new(),
+        })
+    }
+
+    /// What each layer cost in the last run, if the model was compiled for that.
+    #[allow(dead_code)]
+    pub(super) fn profile(&self) -> Result<Vec<Profile>, GraphError> {
+        self.request.profile().map_err(|e| self.failed(e))
+    }
+
+    fn failed(&self, error: OpenVinoError) -> GraphError {
+        GraphError::Device { device: self.device.clone(), what: error.to_string() }
+    }
+
+    /// What a run must not be asked for.
+    fn check(&self, call: &PieceCall<'_, '_>) -> Result<(), GraphError> {
+        if call.cancel.is_some_and(|c| c.load(Ordering::Relaxed)) {
+            return Err(GraphError::Cancelled);
+        }
+        let refuse = |what: String| Err(GraphError::Device { device: self.device.clone(), what });
+        for (dim, most, what) in &self.lowered.limits {
+            let length = eval(dim, call.bindings)?;
+            if length > *most {
+                return refuse(format!("{what}; this run has {length}"));
+            }
+        }
+        for (input, low, high, what) in &self.lowered.ranges {
+            let Some(view) = call.inputs.get(*input) else { continue };
+            let values = view
+                .as_slice::<i32>()
+                .map_err(|source| GraphError::Tensor { path: self.device.clone(), source })?;
+            if let Some(wrong) = values.iter().find(|v| !(low..=high).contains(v)) {
+                return refuse(format!("{what}, is {wrong}, outside {low} ..= {high}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes room for results that are no outputs.
+    fn reserve(&mut self, shapes: &[Dims]) -> Result<(), GraphError> {
+        for ((place, result), shape) in self.places.iter().zip(&self.lowered.results).zip(shapes) {
+            if let Place::Own(at) = *place {
+                let bytes = result.bytes(shape);
+                if self.own[at].len() < bytes {
+                    self.own[at] = AlignedBytes::zeroed(bytes).map_err(|source| GraphError::StateMemory {
+                        state: format!("what enters the states on {}", self.device),
+                        bytes,
+                        source,
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn infer(&mut self, call: &mut PieceCall<'_, '_>, shapes: &[Dims]) -> Result<(), GraphError> {
+        let state_dims: Vec<Dims> = self.graph.states.iter().map(StateDef::dims).collect();
+        let mut inputs = Vec::with_capacity(call.inputs.len() + self.states.len() + self.lengths.len());
+        for view in call.inputs {
+            let element = element(view.dtype()).unwrap_or(Element::U8);
+            inputs.push(HostInput { element, shape: view.shape(), bytes: TensorView::bytes(view) });
+        }
+        for ((def, dims), state) in self.graph.states.iter().zip(&state_dims).zip(&self.states) {
+            let element = element(def.ty.dtype).unwrap_or(Element::U8);
+            inputs.push(HostInput { element, shape: dims, bytes: state.as_slice() });
+        }
+        for length in &self.lengths {
+            inputs.push(HostInput { element: Element::I64, shape: &[1], bytes: length });
+        }
+        let mut given: Vec<Option<&mut [u8]>> =
+            call.outputs.iter_mut().map(|o| Some(o.bytes_mut())).collect();
+        let mut own: Vec<Option<&mut [u8]>> = self.own.iter_mut().map(|o| Some(o.as_mut_slice())).collect();
+        let mut outputs = Vec::with_capacity(self.places.len());
+        for ((place, result), shape) in self.places.iter().zip(&self.lowered.results).zip(shapes) {
+            let slot = match *place {
+                Place::Output(at) => given.get_mut(at),
+                Place::Own(at) => own.get_mut(at),
+            };
+            let bytes = slot.and_then(Option::take).unwrap_or_default();
+            let bytes = bytes.get_mut(..result.bytes(shape)).unwrap_or_default();
+            outputs.push(HostOutput { element: result.element, shape, bytes });
+        }
+        self.request
+            .run(&inputs, &mut outputs)
+            .map_err(|e| GraphError::Device { device: self.device.clone(), what: e.to_string() })
+    }
+
+    /// Outputs that the model did not write: the same value as another, or what came in.
+    fn copy_outputs(&self, call: &mut PieceCall<'_, '_>) {
+        for (i, from) in self.lowered.outputs.iter().enumerate() {
+            let bytes = match *from {
+                From::Result(result) => match self.places[result] {
+                    Place::Output(first) if first != i => call.outputs[first].view().bytes().to_vec(),
+                    _ => continue,
+                },
+                From::Input(input) => TensorView::bytes(&call.inputs[input]).to_vec(),
+                From::State(state) => self.states[state].as_slice().to_vec(),
+            };
+            let to = call.outputs[i].bytes_mut();
+            let len = to.len().min(bytes.len());
+            to[..len].copy_from_slice(&bytes[..len]);
+        }
+    }
+
+    /// Lets the run's values enter the states.
+    fn commit(&mut self, call: &PieceCall<'_, '_>, shapes: &[Dims]) -> Result<(), GraphError> {
+        let lowered = self.lowered.clone();
+        let commits = self.graph.commits.clone();
+        for (how, &from) in commits.iter().zip(&lowered.commits) {
+            let index = how.state();
+            let mut state = std::mem::take(&mut self.states[index]);
+            let value = self.value(call, from, shapes);
+            let done = value.and_then(|v| commit(state.as_mut_slice(), &self.graph.states[index], how, &v));
+            self.states[index] = state;
+            done?;
+        }
+        for of in &lowered.appends {
+            let mut state = std::mem::take(&mut self.states[of.state]);
+            let def = &self.graph.states[of.state];
+            let (rows, at) = (self.value(call, of.rows, shapes), self.value(call, of.at, shapes));
+            let done = rows.and_then(|rows| append(state.as_mut_slice(), def, &rows, &at?));
+            self.states[of.state] = state;
+            done?;
+        }
+        Ok(())
+    }
+
+    /// A value that the run made or was given.
+    fn value<'s>(
+        &'s self,
+        call: &'s PieceCall<'_, '_>,
+        from: From,
+        shapes: &[Dims],
+    ) -> Result<TensorView<'s>, GraphError> {
+        let tensor_error = |source| GraphError::Tensor { path: self.device.clone(), source };
+        let result = match from {
+            From::Result(result) => result,
+            From::Input(input) => return Ok(call.inputs[input].clone()),
+            From::State(state) => {
+                let def = &self.graph.states[state];
+                let view = TensorView::new(def.ty.dtype, &def.dims(), self.states[state].as_slice());
+                return view.map_err(tensor_error);
+            }
+        };
+        let of = &self.lowered.results[result];
+        let shape = &shapes[result];
+        let bytes = match self.places[result] {
+            Place::Output(at) => call.outputs[at].view().bytes(),
+            Place::Own(at) => self.own[at].as_slice(),
+        };
+        let bytes = bytes.get(..of.bytes(shape)).unwrap_or_default();
+        TensorView::new(of.ty.dtype, shape, bytes).map_err(tensor_error)
+    }
+}
+
+impl ResultOf {
+    fn bytes(&self, shape: &[usize]) -> usize {
+        tensor_bytes(self.ty.dtype, shape).unwrap_or(0)
+    }
+}
+
+fn eval(dim: &conure_tensor::Dim, bindings: &Bindings) -> Result<usize, GraphError> {
+    dim.eval(bindings).map_err(|source| GraphError::Dim { path: "openvino".into(), source })
+}
+
+fn zeroed(def: &StateDef) -> Result<AlignedBytes, GraphError> {
+    AlignedBytes::zeroed(def.bytes()).map_err(|source| GraphError::StateMemory {
+        state: def.name.clone(),
+        bytes: def.bytes(),
+        source,
+    })
+}
+
+impl Execution for OpenVinoExecution {
+    fn run(&mut self, call: &mut PieceCall<'_, '_>) -> Result<(), GraphError> {
+        self.check(call)?;
+        let mut shapes = Vec::with_capacity(self.lowered.results.len());
+        for result in &self.lowered.results {
+            let shape = result.ty.shape.eval(call.bindings);
+            shapes.push(shape.map_err(|source| GraphError::Dim { path: self.device.clone(), source })?);
+        }
+        let empty = |(r, shape): (&ResultOf, &Dims)| r.bytes(shape) == 0;
+        if self.lowered.results.iter().zip(&shapes).all(empty) {
+            self.copy_outputs(call);
+            return self.commit(call, &shapes);
+        }
+        self.lengths.clear();
+        for dim in &self.lowered.lengths {
+            let length = eval(dim, call.bindings)?;
+            self.lengths.push(i64::try_from(length).unwrap_or(i64::MAX).to_le_bytes());
+        }
+        self.reserve(&shapes)?;
+        self.infer(call, &shapes)?;
+        self.copy_outputs(call);
+        self.commit(call, &shapes)
+    }
+
+    fn arena_bytes(&self) -> usize {
+        self.own.iter().map(AlignedBytes::len).sum()
+    }
+
+    fn shrink(&mut self) {
+        self.own.iter_mut().for_each(|o| *o = AlignedBytes::default());
+    }
+
+    fn read_state(&mut self, index: usize, bytes: &mut [u8]) -> Result<(), GraphError> {
+        let state = self.states.get(index).filter(|s| s.len() == bytes.len());
+        let state =
+            state.ok_or_else(|| GraphError::Build { what: format!("the piece has no state {index}") })?;
+        bytes.copy_from_slice(state.as_slice());
+        Ok(())
+    }
+
+    fn write_state(&mut self, index: usize, bytes: &[u8]) -> Result<(), GraphError> {
+        let state = self.states.get_mut(index).filter(|s| s.len() == bytes.len());
+        let state =
+            state.ok_or_else(|| GraphError::Build { what: format!("the piece has no state {index}") })?;
+        state.as_mut_slice().copy_from_slice(bytes);
+        Ok(())
+    }
+}

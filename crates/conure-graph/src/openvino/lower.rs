@@ -1,0 +1,293 @@
+//! A graph as a model of OpenVINO.
+
+use super::emit::{NodeEmit, as_port, output};
+use super::options::OpenVinoOptions;
+use super::weights::element;
+use crate::error::GraphError;
+use crate::graph::{Commit, Def, Graph, Node, NodeOp, ValueId};
+use crate::weights::Weights;
+use conure_device::openvino::ir::{Blob, ModelWriter};
+use conure_device::openvino::{Element, OpenVinoError};
+use conure_ops::ValueType;
+use conure_ops::openvino::{Ir, Perm, Port};
+use conure_tensor::{Dim, Tensor, TensorView};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// What a run has to know of a model beside the compiled form.
+#[derive(Debug)]
+pub(super) struct Lowered {
+    /// Lengths that come in as inputs `n0`, `n1`, ... `[1]` i64.
+    pub lengths: Vec<Dim>,
+    /// Results `r0`, `r1`, ... of the model.
+    pub results: Vec<ResultOf>,
+    /// Where each output of the graph comes from, in order.
+    pub outputs: Vec<From>,
+    /// Where what enters a state comes from, in the order of the graph's commits.
+    pub commits: Vec<From>,
+    /// Rows and places that are appended to states, once a run has ended well.
+    pub appends: Vec<AppendOf>,
+    /// Lengths that may not be more, and why.
+    pub limits: Vec<(Dim, usize, String)>,
+    /// Inputs whose integers must lie in a range, and why.
+    pub ranges: Vec<(usize, i32, i32, String)>,
+    /// Weights that the device has copies of.
+    copied: Vec<usize>,
+}
+
+impl Lowered {
+    /// Gives back the pages of weights: a mapped file's are read again by whoever still needs them.
+    pub(super) fn release(&self, weights: &Weights) {
+        self.copied.iter().for_each(|&index| weights.release(index));
+    }
+}
+
+/// Where a value that a run needs comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum From {
+    /// A result of the model.
+    Result(usize),
+    /// An input of the graph, as it is: no model is needed for that.
+    Input(usize),
+    /// A state before the run.
+    State(usize),
+}
+
+/// A result of a model.
+#[derive(Debug)]
+pub(super) struct ResultOf {
+    pub ty: ValueType,
+    pub element: Element,
+}
+
+/// An append: rows go to the state, from the places on.
+#[derive(Debug)]
+pub(super) struct AppendOf {
+    pub state: usize,
+    pub rows: From,
+    pub at: From,
+}
+
+/// A model while it is written.
+pub(super) struct Lowering<'a> {
+    pub writer: ModelWriter,
+    pub weights: &'a Arc<Weights>,
+    pub options: &'a OpenVinoOptions,
+    pub limits: Vec<(Dim, usize, String)>,
+    pub ranges: Vec<(usize, i32, i32, String)>,
+    pub transposed: HashMap<Port, (Port, Perm)>,
+    /// Weights by number and shape.
+    pub known_weights: HashMap<(usize, Vec<usize>), Port>,
+    pub copied: BTreeSet<usize>,
+    lengths: Vec<(Dim, Port)>,
+    results: Vec<(Port, ResultOf)>,
+    appends: Vec<AppendOf>,
+    states: Vec<Port>,
+    inputs: Vec<Port>,
+}
+
+/// Writes `graph`: what a run has to know, the model's text and its constants.
+pub(super) fn lower(graph: &Graph, options: &OpenVinoOptions) -> Result<(Lowered, String, Blob), GraphError> {
+    let mut lowering = Lowering {
+        writer: ModelWriter::new(),
+        weights: &graph.weights,
+        options,
+        limits: Vec::new(),
+        ranges: Vec::new(),
+        transposed: HashMap::new(),
+        known_weights: HashMap::new(),
+        copied: BTreeSet::new(),
+        lengths: Vec::new(),
+        results: Vec::new(),
+        appends: Vec::new(),
+        states: Vec::new(),
+        inputs: Vec::new(),
+    };
+    let mut values = HashMap::new();
+    for (i, &id) in graph.inputs.iter().enumerate() {
+        let port = lowering.parameter(&format!("i{i}"), &graph.values[id.index()].ty)?;
+        lowering.inputs.push(port);
+        values.insert(id, port);
+    }
+    for (i, state) in graph.states.iter().enumerate() {
+        let port = lowering.parameter(&format!("s{i}"), &state.ty)?;
+        lowering.states.push(port);
+    }
+    for (i, value) in graph.values.iter().enumerate() {
+        if let Def::State(state) = value.def {
+            let id = ValueId(u32::try_from(i).unwrap_or(u32::MAX));
+            values.insert(id, lowering.states[state]);
+        }
+    }
+    lowering.nodes(graph, &mut values, true)?;
+    let mut results = |ids: &mut dyn Iterator<Item = ValueId>| {
+        ids.map(|id| lowering.result(graph, &values, id)).collect::<Result<Vec<_>, _>>()
+    };
+    let outputs = results(&mut graph.outputs.iter().map(|&(_, v)| v))?;
+    let commits = results(&mut graph.commits.iter().map(Commit::value))?;
+    Ok(lowering.finish(outputs, commits))
+}
+
+impl Lowering<'_> {
+    fn finish(mut self, outputs: Vec<From>, commits: Vec<From>) -> (Lowered, String, Blob) {
+        for (i, (port, _)) in self.results.iter().enumerate() {
+            self.writer.result(&format!("r{i}"), output(*port));
+        }
+        let (xml, blob) = self.writer.finish();
+        let lowered = Lowered {
+            lengths: self.lengths.into_iter().map(|(d, _)| d).collect(),
+            results: self.results.into_iter().map(|(_, r)| r).collect(),
+            outputs,
+            commits,
+            appends: self.appends,
+            limits: self.limits,
+            ranges: self.ranges,
+            copied: self.copied.into_iter().collect(),
+        };
+        (lowered, xml, blob)
+    }
+
+    fn parameter(&mut self, name: &str, ty: &ValueType) -> Result<Port, GraphError> {
+        let element = element(ty.dtype).ok_or_else(|| GraphError::Build {
+            what: format!("{name} is {ty}, which OpenVINO does not take as an input"),
+        })?;
+        let dims: Vec<Option<usize>> = ty.shape.iter().map(|(_, d)| d.as_constant()).collect();
+        Ok(as_port(self.writer.parameter(name, element, &dims)))
+    }
+
+    /// A length that runs decide: an input of the model, once per expression.
+    pub(super) fn length(&mut self, length: &Dim) -> Port {
+        if let Some((_, port)) = self.lengths.iter().find(|(d, _)| d == length) {
+            return *port;
+        }
+        let name = format!("n{}", self.lengths.len());
+        let port = as_port(self.writer.parameter(&name, Element::I64, &[Some(1)]));
+        self.lengths.push((length.clone(), port));
+        port
+    }
+
+    pub(super) fn constant(&mut self, tensor: &Arc<Tensor>, shape: &[usize]) -> Result<Port, OpenVinoError> {
+        let view = tensor.view();
+        let refuse = || OpenVinoError::Call {
+            call: "constant",
+            message: format!("a constant of {} has no OpenVINO form", view.dtype()),
+        };
+        let element = element(view.dtype()).ok_or_else(refuse)?;
+        self.writer.literal(element, shape, TensorView::bytes(&view)).map(as_port)
+    }
+
+    fn nodes(
+        &mut self,
+        graph: &Graph,
+        values: &mut HashMap<ValueId, Port>,
+        outermost: bool,
+    ) -> Result<(), GraphError> {
+        for node in &graph.nodes {
+            self.writer.set_prefix(&node.path);
+            let ports: Vec<Port> = match &node.op {
+                NodeOp::Op(_) => self.op(graph, node, values, outermost)?,
+                NodeOp::TileTime(tile) => {
+                    // Run whole: the device plans its own memory.
+                    let mut inner = HashMap::new();
+                    for (&inside, outside) in tile.body.inputs.iter().zip(&node.inputs) {
+                        inner.insert(inside, port_of(values, *outside, node)?);
+                    }
+                    self.nodes(&tile.body, &mut inner, false)?;
+                    let y = tile.body.outputs.first().map(|&(_, v)| v);
+                    let y =
+                        y.ok_or_else(|| GraphError::Build { what: "a tiled body without output".into() })?;
+                    vec![port_of(&inner, y, node)?]
+                }
+                NodeOp::Append(state) => vec![self.append(graph, node, *state, values)?],
+                NodeOp::Piece(_) => {
+                    return Err(GraphError::Build { what: "a piece in a piece".into() });
+                }
+            };
+            values.extend(node.outputs.iter().copied().zip(ports));
+        }
+        Ok(())
+    }
+
+    fn op(
+        &mut self,
+        graph: &Graph,
+        node: &Node,
+        values: &mut HashMap<ValueId, Port>,
+        outermost: bool,
+    ) -> Result<Vec<Port>, GraphError> {
+        let NodeOp::Op(op) = &node.op else { return Ok(Vec::new()) };
+        let failed = |source| GraphError::Op { path: node.path.clone(), source };
+        let types: Vec<&ValueType> = node.inputs.iter().map(|v| &graph.values[v.index()].ty).collect();
+        let outputs: Vec<ValueType> =
+            node.outputs.iter().map(|v| graph.values[v.index()].ty.clone()).collect();
+        let lowering = op.openvino().ok_or_else(|| GraphError::Build {
+            what: format!("{} at {} has no OpenVINO form", op.name(), node.path),
+        })?;
+        let mut emit = NodeEmit { lowering: self, graph, node, values, outermost };
+        let ports = lowering.lower(&mut Ir::new(&mut emit, &types, &outputs)).map_err(failed)?;
+        Ok(ports.into_vec())
+    }
+
+    /// Rows in their places, the state elsewhere. The state itself gets the rows when the run has ended.
+    ///
+    /// ```text
+    ///   rows [B, N, ..] ─▶ gather(row - at[b], kept within) ─▶ [B, C, ..] ─┐
+    ///   state [C0, C, ..] ─────────────────────────────────────────────────┴▶ select: is the row one of the new?
+    /// ```
+    fn append(
+        &mut self,
+        graph: &Graph,
+        node: &Node,
+        state: usize,
+        values: &mut HashMap<ValueId, Port>,
+    ) -> Result<Port, GraphError> {
+        let (Some(&rows), Some(&at)) = (node.inputs.first(), node.inputs.get(1)) else {
+            return Err(GraphError::Build { what: "append takes rows and places".into() });
+        };
+        let of =
+            AppendOf { state, rows: self.result(graph, values, rows)?, at: self.result(graph, values, at)? };
+        self.appends.push(of);
+        let outputs: Vec<ValueType> =
+            node.outputs.iter().map(|v| graph.values[v.index()].ty.clone()).collect();
+        let types: Vec<&ValueType> = node.inputs.iter().map(|v| &graph.values[v.index()].ty).collect();
+        let state_port = self.states[state];
+        let failed = |source| GraphError::Op { path: node.path.clone(), source };
+        let mut emit = NodeEmit { lowering: self, graph, node, values, outermost: true };
+        conure_ops::openvino::append(&mut Ir::new(&mut emit, &types, &outputs), state_port).map_err(failed)
+    }
+
+    /// What gives a value: a result of the model, made if there is none yet, unless it is there without the model.
+    fn result(
+        &mut self,
+        graph: &Graph,
+        values: &HashMap<ValueId, Port>,
+        id: ValueId,
+    ) -> Result<From, GraphError> {
+        let value = &graph.values[id.index()];
+        let missing =
+            || GraphError::Build { what: format!("{:?} is asked for and not computed", value.name) };
+        let port = match &value.def {
+            Def::Constant(tensor) => {
+                let shape: Option<Vec<usize>> = value.ty.shape.iter().map(|(_, d)| d.as_constant()).collect();
+                let made = self.constant(tensor, &shape.unwrap_or_default());
+                made.map_err(|e| GraphError::Build { what: e.to_string() })?
+            }
+            _ => values.get(&id).copied().ok_or_else(missing)?,
+        };
+        let at = |ports: &[Port]| ports.iter().position(|p| *p == port);
+        if let Some(from) = at(&self.inputs).map(From::Input).or_else(|| at(&self.states).map(From::State)) {
+            return Ok(from);
+        }
+        if let Some(at) = self.results.iter().position(|(p, _)| *p == port) {
+            return Ok(From::Result(at));
+        }
+        let element = element(value.ty.dtype).ok_or_else(missing)?;
+        self.results.push((port, ResultOf { ty: value.ty.clone(), element }));
+        Ok(From::Result(self.results.len() - 1))
+    }
+}
+
+fn port_of(values: &HashMap<ValueId, Port>, id: ValueId, node: &Node) -> Result<Port, GraphError> {
+    let missing = || GraphError::Build { what: format!("an input of {} has not been computed", node.path) };
+    values.get(&id).copied().ok_or_else(missing)
+}

@@ -1,0 +1,197 @@
+//! OpenVINO as a device: graphs become its models, whole or in the pieces that it takes.
+//!
+//! One model serves any length: lengths that runs decide are left open in it, and what a model needs to know of them (the
+//! shape of a reshape, the end of a slice) comes in as small inputs. Inputs and outputs are the session's own memory, states
+//! are inputs and outputs that the execution keeps.
+
+mod emit;
+mod execution;
+mod lower;
+mod options;
+mod weights;
+
+pub use options::{OpenVinoOptions, OpenVinoPrecision};
+
+use crate::backend::{Backend, Compiled, Execution};
+use crate::device::DeviceInfo;
+use crate::error::GraphError;
+use crate::graph::{Def, Graph, Node, NodeOp};
+use conure_device::openvino::{CompiledModel, OpenVinoError, Runtime};
+use conure_kernels::Cpu;
+use conure_ops::ValueType;
+use conure_tensor::DType;
+use execution::OpenVinoExecution;
+use lower::Lowered;
+use std::sync::Arc;
+
+/// A device of OpenVINO.
+#[derive(Debug)]
+pub struct OpenVino {
+    info: DeviceInfo,
+    /// OpenVINO's own name for it.
+    device: String,
+    options: OpenVinoOptions,
+    runtime: Arc<Runtime>,
+}
+
+impl OpenVino {
+    /// The device of this name in OpenVINO's own spelling: `CPU`, `GPU.1`, `NPU`.
+    ///
+    /// # Errors
+    /// That there is no OpenVINO, or no such device.
+    pub fn new(device: &str, options: OpenVinoOptions) -> Result<OpenVino, GraphError> {
+        let name = format!("openvino:{device}");
+        let failed = |what: String| GraphError::Device { device: name.clone(), what };
+        let runtime = Runtime::get().map_err(|e| failed(e.to_string()))?;
+        let description = runtime.property(device, "FULL_DEVICE_NAME").map_err(|e| failed(e.to_string()))?;
+        let capabilities = runtime.property(device, "OPTIMIZATION_CAPABILITIES").unwrap_or_default();
+        let kind = match device {
+            "NPU" => "npu",
+            d if d.starts_with("GPU") => {
+                let kind = runtime.property(device, "DEVICE_TYPE").unwrap_or_default();
+                if kind.eq_ignore_ascii_case("discrete") { "gpu" } else { "integrated-gpu" }
+            }
+            _ => "cpu",
+        };
+        let memory = runtime.property(device, "GPU_DEVICE_TOTAL_MEM_SIZE").ok().and_then(|m| m.parse().ok());
+        let info = DeviceInfo {
+            name: name.clone(),
+            kind,
+            description: format!("{description}, OpenVINO {}", short(runtime.version())),
+            capabilities: capabilities.split_whitespace().map(str::to_ascii_lowercase).collect(),
+            memory,
+            threads: conure_kernels::Threads::default_count(),
+            unavailable: None,
+        };
+        Ok(OpenVino { info, device: device.to_owned(), options, runtime: runtime.clone() })
+    }
+
+    /// All devices of OpenVINO on this machine. Without OpenVINO, or where it fails, what stands for them in the list of
+    /// devices, with the reason.
+    pub fn probe(options: &OpenVinoOptions) -> (Vec<OpenVino>, Vec<DeviceInfo>) {
+        let devices = match Runtime::get() {
+            Ok(runtime) => runtime.devices().map_err(|e| e.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        match devices {
+            Err(why) => (Vec::new(), vec![unavailable("openvino:CPU", "cpu", why)]),
+            Ok(names) => {
+                let (mut found, mut lacking) = (Vec::new(), Vec::new());
+                for name in names {
+                    match OpenVino::new(&name, options.clone()) {
+                        Ok(device) => found.push(device),
+                        Err(e) => {
+                            lacking.push(unavailable(&format!("openvino:{name}"), "cpu", e.to_string()))
+                        }
+                    }
+                }
+                (found, lacking)
+            }
+        }
+    }
+}
+
+fn unavailable(name: &str, kind: &'static str, why: String) -> DeviceInfo {
+    DeviceInfo {
+        name: name.to_owned(),
+        kind,
+        description: "OpenVINO".into(),
+        capabilities: Vec::new(),
+        memory: None,
+        threads: 0,
+        unavailable: Some(why),
+    }
+}
+
+/// `2026.4.1` of `2026.4.1-22109-...`.
+fn short(version: &str) -> &str {
+    version.split('-').next().unwrap_or(version)
+}
+
+impl Backend for OpenVino {
+    fn info(&self) -> DeviceInfo {
+        self.info.clone()
+    }
+
+    fn supports(&self, graph: &Graph, node: &Node) -> Result<(), String> {
+        supports(graph, node)
+    }
+
+    fn compile(&self, piece: &Graph) -> Result<Arc<dyn Compiled>, GraphError> {
+        let failed =
+            |e: OpenVinoError| GraphError::Device { device: self.info.name.clone(), what: e.to_string() };
+        let (lowered, xml, blob) = lower::lower(piece, &self.options)?;
+        self.options.dump(&xml);
+        let properties = self.options.properties(&self.device);
+        let model = self.runtime.compile(&xml, Arc::new(blob), &self.device, &properties).map_err(failed)?;
+        lowered.release(&piece.weights);
+        let device = self.info.name.clone();
+        Ok(Arc::new(OpenVinoPiece {
+            model: Arc::new(model),
+            lowered: Arc::new(lowered),
+            graph: piece.clone(),
+            device,
+        }))
+    }
+}
+
+/// Whether the node can be written as layers.
+fn supports(graph: &Graph, node: &Node) -> Result<(), String> {
+    let types: Option<Vec<&ValueType>> = node.inputs.iter().map(|v| graph.value(*v).map(|v| &v.ty)).collect();
+    let types = types.ok_or("an input is not of this graph")?;
+    let is_fixed = |v: &crate::graph::ValueId| {
+        matches!(graph.value(*v).map(|v| &v.def), Some(Def::Weight(_) | Def::Constant(_)))
+    };
+    let fixed: Vec<bool> = node.inputs.iter().map(is_fixed).collect();
+    for (ty, fixed) in types.iter().zip(&fixed) {
+        if ty.dtype.is_quantised() && !fixed {
+            return Err(format!("{} that is computed", ty.dtype));
+        }
+    }
+    let outputs = node.outputs.iter().filter_map(|v| graph.value(*v).map(|v| &v.ty));
+    if types.iter().any(|ty| ty.dtype == DType::I64) {
+        return Err("integers of 64 bits, which the device narrows to 32".into());
+    }
+    if types.iter().copied().chain(outputs).any(is_empty) {
+        return Err("a tensor of no elements, which OpenVINO does not survive".into());
+    }
+    match &node.op {
+        NodeOp::Op(op) => match op.openvino() {
+            Some(lowering) => lowering.supports(&types, &fixed),
+            None => Err("there is no OpenVINO form of it".into()),
+        },
+        NodeOp::TileTime(tile) => tile
+            .body
+            .nodes()
+            .iter()
+            .try_for_each(|n| supports(&tile.body, n).map_err(|e| format!("{}: {e}", n.path))),
+        NodeOp::Append(state) => match graph.states().get(*state).map(|s| s.ty.dtype) {
+            Some(DType::F32 | DType::F16 | DType::BF16 | DType::I32) => Ok(()),
+            Some(dtype) => Err(format!("a state of {dtype} cannot be written to")),
+            None => Err("the state is not of this graph".into()),
+        },
+        NodeOp::Piece(_) => Err("it is placed already".into()),
+    }
+}
+
+/// Whether a tensor has no elements whatever a run binds.
+fn is_empty(ty: &ValueType) -> bool {
+    ty.shape.iter().any(|(_, d)| d.as_constant() == Some(0))
+}
+
+/// A piece compiled by OpenVINO.
+#[derive(Debug)]
+struct OpenVinoPiece {
+    model: Arc<CompiledModel>,
+    lowered: Arc<Lowered>,
+    graph: Graph,
+    device: String,
+}
+
+impl Compiled for OpenVinoPiece {
+    fn start(&self, _cpu: &Arc<Cpu>) -> Result<Box<dyn Execution>, GraphError> {
+        let execution =
+            OpenVinoExecution::new(&self.model, self.lowered.clone(), &self.graph, self.device.clone())?;
+        Ok(Box::new(execution))
+    }
+}

@@ -1,0 +1,13 @@
+//! `cast` on OpenVINO.
+
+use super::Cast;
+use crate::op::OpError;
+use crate::openvino::{Ir, OpenVinoOp, Port, port};
+use smallvec::SmallVec;
+
+impl OpenVinoOp for Cast {
+    fn lower(&self, ir: &mut Ir<'_>) -> Result<SmallVec<[Port; 2]>, OpError> {
+        let x = ir.input(0)?;
+        port(ir.convert(x, "f32"))
+    }
+}
