@@ -32,8 +32,8 @@ pub use conure_speech::{
     StreamUpdate, TranscribeOptions, format,
 };
 pub use conure_tensor::{DType, Tensor};
-pub use conv_bench::{ConvBench, ConvFigure, bench_convolutions};
 pub use conure_text::{ChatTemplate, Message, TextError, TextStream, Tokenizer};
+pub use conv_bench::{ConvBench, ConvFigure, bench_convolutions};
 pub use error::Error;
 pub use info::{DtypeInfo, EncoderInfo, ModelInfo, PreprocessorInfo, TokenizerInfo, TransducerInfo};
 pub use inspect::{Lengths, Part};

@@ -262,7 +262,8 @@ pub(crate) fn hardware(options: &LoadOptions) -> Result<(Device, Arc<Cpu>), Erro
     let most = conure_kernels::Threads::default_count();
     let cpu = Cpu::detect(options.threads.map(|n| n.min(most.max(1)))).map_err(SpeechError::from)?;
     let cpu = Arc::new(cpu.with_precision(options.precision));
-    let mut openvino = OpenVinoOptions { threads: Some(cpu.threads().count()), ..OpenVinoOptions::from_env() };
+    let mut openvino =
+        OpenVinoOptions { threads: Some(cpu.threads().count()), ..OpenVinoOptions::from_env() };
     if options.precision == Precision::Fast {
         openvino.precision = OpenVinoPrecision::Fast;
     }

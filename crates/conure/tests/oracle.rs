@@ -519,7 +519,7 @@ fn tensors_of_the_trained_model() {
         json: Value::Null,
         goldens,
         models: vec![("embedded", SpeechModel::embedded(&LoadOptions::default()).unwrap())],
-        _folder: tempfile::tempdir().unwrap(),
+        folder: tempfile::tempdir().unwrap(),
     };
     let model = &oracle.models[0].1;
     let layers: Vec<String> = (0..12).map(|l| format!("encoder.layers.{l}")).collect();
