@@ -2,7 +2,7 @@
 
 use super::{AttentionMask, RelPosAttention};
 use crate::infer::dim;
-use crate::op::OpError;
+use crate::op::{OpError, ValueType};
 use crate::openvino::{Ir, Len, OpenVinoOp, Port, port, wide};
 use conure_tensor::Dim;
 use smallvec::SmallVec;
@@ -19,13 +19,22 @@ struct Sizes<'a> {
 }
 
 impl OpenVinoOp for RelPosAttention {
+    fn supports(&self, _inputs: &[&ValueType], _fixed: &[bool]) -> Result<(), String> {
+        match self.mask {
+            AttentionMask::Banded { .. } if self.context > 0 => {
+                Err("a band over frames kept from earlier runs".into())
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn lower(&self, ir: &mut Ir<'_>) -> Result<SmallVec<[Port; 2]>, OpError> {
         let q = ir.shape(0);
         let width = ir.fixed(0, 2)? / self.heads.max(1);
         let sizes = Sizes { heads: self.heads, width, frames: dim(q, 1), batch: dim(q, 0) };
         let y = match self.mask {
             AttentionMask::Banded { left, right } => banded(ir, &sizes, left, right)?,
-            mask => whole(ir, &sizes, mask)?,
+            mask => whole(ir, &sizes, mask, self.context)?,
         };
         // Queries past the end give 0.
         let lengths = ir.input(6)?;
@@ -61,8 +70,8 @@ fn attend(ir: &mut Ir<'_>, scores: Port, seen: Port, v: Port) -> Result<Port, Op
     ir.transpose(y, &[0, 2, 1, 3])
 }
 
-/// All frames against all frames.
-fn whole(ir: &mut Ir<'_>, s: &Sizes<'_>, mask: AttentionMask) -> Result<Port, OpError> {
+/// All frames against all frames, and `context` before them.
+fn whole(ir: &mut Ir<'_>, s: &Sizes<'_>, mask: AttentionMask, context: usize) -> Result<Port, OpError> {
     let rows = [Len::Same, Len::Same];
     let [q, k, v] = [0, 1, 2].map(|i| ir.input(i).and_then(|x| split_heads(ir, x, &rows, s)));
     let (q, k, v) = (q?, k?, v?);
@@ -82,49 +91,75 @@ fn whole(ir: &mut Ir<'_>, s: &Sizes<'_>, mask: AttentionMask) -> Result<Port, Op
     let end = ir.i64s(&[i64::MAX])?;
     let place = ir.slice(place, 2, 1, end)?;
     let place = ir.reshape(place, &[Len::Same, Len::Same, Len::Dim(s.frames), Len::Rest])?;
-    let frames = ir.length(s.frames)?;
-    let place = ir.slice(place, 3, 0, frames)?; // [B, H, T, T]
+    let keys = ir.length(&s.frames.plus(wide(context)))?;
+    let place = ir.slice(place, 3, 0, keys)?; // [B, H, T, C + T]
 
     let scores = ir.binary("Add", content, place);
     let lengths = ir.input(6)?;
-    let seen = seen(ir, lengths, s.frames, mask)?;
+    let cached = if context > 0 { Some(ir.input(7)?) } else { None };
+    let seen = seen(ir, lengths, s.frames, mask, cached.map(|cached| (context, cached)))?;
     let y = attend(ir, scores, seen, v)?; // [B, T, H, K]
     ir.reshape(y, &[Len::Same, Len::Same, Len::Fixed(s.heads * s.width)])
 }
 
-/// `[B, 1, 1 or T, T]`: whether the mask shows a key to a query, and the key lies before its item's end.
+/// `[B, 1, 1 or T, C + T]`: whether the mask shows a key to a query, and the key lies before its item's end; with a context C,
+/// of which `cached` `[B]` frames are there, not before those.
 pub(crate) fn seen(
     ir: &mut Ir<'_>,
     lengths: Port,
     frames: &Dim,
     mask: AttentionMask,
+    context: Option<(usize, Port)>,
 ) -> Result<Port, OpError> {
-    let keys = ir.before_end(lengths, frames)?;
-    let keys = ir.unsqueeze(keys, &[1, 2])?;
+    let before = context.map_or(0, |(context, _)| context);
+    let keys = frames.plus(wide(before));
+    let offset = ir.i32(int(before))?;
+    let mut there = match context {
+        None => ir.before_end(lengths, frames)?,
+        Some((_, cached)) => {
+            let end = ir.binary("Add", lengths, offset);
+            let ended = ir.before_end(end, &keys)?;
+            let start = ir.binary("Subtract", offset, cached);
+            let missing = ir.before_end(start, &keys)?;
+            let begun = ir.layer("LogicalNot", "opset1", &[], &[missing]);
+            ir.binary("LogicalAnd", ended, begun)
+        }
+    };
+    there = ir.unsqueeze(there, &[1, 2])?;
+    if mask == AttentionMask::Full {
+        return Ok(there);
+    }
+    let (key, query) = (ir.count(&keys)?, ir.count(frames)?);
+    let query = if before > 0 { ir.binary("Add", query, offset) } else { query };
     let near = match mask {
-        AttentionMask::Full => return Ok(keys),
-        AttentionMask::ChunkedLimited { left, right } => chunks(ir, frames, left, right)?,
+        AttentionMask::ChunkedLimited { left, right } => chunks(ir, [query, key], left, right)?,
         AttentionMask::Banded { left, right } => {
-            let int = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
-            let key = ir.count(frames)?;
-            let query = ir.unsqueeze(key, &[1])?;
+            let query = ir.unsqueeze(query, &[1])?;
             let ahead = ir.binary("Subtract", key, query);
             let (least, most) = (ir.i32(-int(left))?, ir.i32(int(right))?);
             let (from, to) = (ir.binary("GreaterEqual", ahead, least), ir.binary("LessEqual", ahead, most));
             ir.binary("LogicalAnd", from, to)
         }
+        AttentionMask::Full => return Ok(there),
     };
-    Ok(ir.binary("LogicalAnd", keys, near))
+    Ok(ir.binary("LogicalAnd", there, near))
 }
 
-/// `[T, T]`: whether query and key lie in chunks that see each other.
-fn chunks(ir: &mut Ir<'_>, frames: &Dim, left: Option<usize>, right: usize) -> Result<Port, OpError> {
+fn int(n: usize) -> i32 {
+    i32::try_from(n).unwrap_or(i32::MAX)
+}
+
+/// `[T, C + T]`: whether query and key lie in chunks that see each other.
+fn chunks(
+    ir: &mut Ir<'_>,
+    [query, key]: [Port; 2],
+    left: Option<usize>,
+    right: usize,
+) -> Result<Port, OpError> {
     let size = right.saturating_add(1);
-    let int = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
-    let at = ir.count(frames)?;
-    let chunk = ir.floor_div(at, int(size))?;
-    let query = ir.unsqueeze(chunk, &[1])?;
-    let before = ir.binary("Subtract", query, chunk); // chunks from key to query
+    let (query, key) = (ir.floor_div(query, int(size))?, ir.floor_div(key, int(size))?);
+    let query = ir.unsqueeze(query, &[1])?;
+    let before = ir.binary("Subtract", query, key); // chunks from key to query
     let zero = ir.i32(0)?;
     let mut seen = ir.binary("GreaterEqual", before, zero);
     if let Some(left) = left {

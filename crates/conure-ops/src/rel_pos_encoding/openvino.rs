@@ -21,12 +21,12 @@ impl OpenVinoOp for RelPosEncoding {
             let (sin, cos) = self.table((-farthest..=farthest).rev());
             return port(ir.f32s(&[2 * window + 1, self.d_model], &interleaved(&sin, &cos))?);
         }
-        let frames = dim(ir.shape(0), 1);
-        ir.at_most(frames, FINE * COARSE, "frames in one window; use a shorter window or local attention");
-        // Positions T-1 ..= -(T-1), moved up so that none is negative.
+        let frames = dim(ir.shape(0), 1).plus(wide(self.context));
+        ir.at_most(&frames, FINE * COARSE, "frames in one window; use a shorter window or local attention");
+        // Positions C+T-1 ..= -(T-1), moved up so that none is negative.
         let rows = dim(ir.out_shape(0), 0);
         let count = ir.count(rows)?;
-        let top = ir.length(frames)?;
+        let top = ir.length(&frames)?;
         let top = ir.convert(top, "i32");
         let shift = ir.i32(i32::try_from(FINE * COARSE).unwrap_or(i32::MAX) - 1)?;
         let top = ir.binary("Add", top, shift);
