@@ -129,6 +129,9 @@ fn drops_nan(case: &Case) -> bool {
     case.op.name() == "unary" && case.name.starts_with("relu")
 }
 
+/// Ops that have no form for OpenVINO yet: the CPU runs them, or the parts that they are taken apart into are lowered.
+const CUT_OUT: [&str; 6] = ["gated", "rel_pos_projection", "rms_norm", "rope", "rotary_angles", "sdpa"];
+
 /// Whether the device leaves a case to the CPU: tensors of no elements, integers of 64 bits, and what its lowering says.
 fn is_left(case: &Case) -> bool {
     let types: Vec<ValueType> =
@@ -136,7 +139,10 @@ fn is_left(case: &Case) -> bool {
     let outputs = case.op.infer(&types.iter().collect::<Vec<_>>()).unwrap();
     let empty = |t: &ValueType| t.shape.eval(&Bindings::new()).unwrap().contains(&0);
     let fixed: Vec<bool> = case.inputs.iter().map(|i| i.weight).collect();
-    let lowering = case.op.openvino().unwrap_or_else(|| panic!("{} has no OpenVINO form", case.op.name()));
+    let Some(lowering) = case.op.openvino() else {
+        assert!(CUT_OUT.contains(&case.op.name()), "{} has no OpenVINO form and is not listed", case.op.name());
+        return true;
+    };
     outputs.iter().chain(&types).any(empty)
         || types.iter().any(|t| t.dtype == DType::I64)
         || lowering.supports(&types.iter().collect::<Vec<_>>(), &fixed).is_err()
