@@ -42,6 +42,7 @@ pub fn all() -> &'static [Entry] {
         matmul,
         rel_pos_attention,
         rel_pos_encoding,
+        rel_pos_projection,
         rel_shift,
         reshape,
         rms_norm,

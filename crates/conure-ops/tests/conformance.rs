@@ -448,6 +448,7 @@ fn decompositions_mean_what_their_ops_mean() {
         "linear",
         "lstm_cell",
         "rel_pos_attention",
+        "rel_pos_projection",
     ];
     assert_eq!(taken_apart.into_iter().collect::<Vec<_>>(), expected);
 }

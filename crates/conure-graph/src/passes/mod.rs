@@ -14,6 +14,7 @@ mod fuse_glu;
 mod lower_conv;
 mod merge_moves;
 mod moves;
+mod project_positions;
 mod rewrite;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -27,6 +28,7 @@ pub use fuse_conv::FuseConv;
 pub use fuse_glu::FuseGlu;
 pub use lower_conv::LowerConv;
 pub use merge_moves::MergeMoves;
+pub use project_positions::ProjectPositions;
 pub use rewrite::Rewriter;
 
 use crate::device::Device;
@@ -48,8 +50,16 @@ pub trait Pass: fmt::Debug + Send + Sync {
 }
 
 /// Every pass that a program runs by default, in order. [`Decompose`] follows, for a device that is not the CPU.
-const ALL: [&dyn Pass; 7] =
-    [&FoldConstants, &FuseAttention, &FuseConv, &MergeMoves, &FoldBatchNorm, &FuseGlu, &FuseBiasActivation];
+const ALL: [&dyn Pass; 8] = [
+    &FoldConstants,
+    &FuseAttention,
+    &FuseConv,
+    &MergeMoves,
+    &FoldBatchNorm,
+    &FuseGlu,
+    &FuseBiasActivation,
+    &ProjectPositions,
+];
 
 /// The name of [`Decompose`].
 const DECOMPOSE: &str = "decompose";
