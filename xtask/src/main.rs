@@ -6,6 +6,7 @@
 mod budget;
 mod deps;
 mod embed;
+mod peers;
 mod process;
 mod random_model;
 mod setup;
@@ -30,6 +31,9 @@ Usage: cargo xtask COMMAND
             make the GGUF file of the embedded model again, with its sources
   random-model 110m|0.6b|tiny|step OUT.gguf
             write a model of a real size with random weights, for measuring time and memory
+  peers [OPTIONS] [-- MODEL.gguf...]
+            time of the 110M encoder beside onnxruntime and OpenVINO, which are installed into target/; MODELs are the
+            same encoder in other element types; OPTIONS are those of scripts/peers.py
   wer [--release] [MODEL.gguf]
             word error rates on the clips of tests/data/audio: a table by set, head and element type, and what each type
             changes against f32
@@ -62,6 +66,7 @@ fn run(args: &[String]) -> Result<()> {
         "budget" => none(rest).and_then(|()| budget::run()),
         "embed" => embed::run(rest),
         "random-model" => random_model::run(rest),
+        "peers" => peers::run(rest),
         "wer" => wer::run(rest),
         "help" | "--help" | "-h" => {
             print!("{USAGE}");
