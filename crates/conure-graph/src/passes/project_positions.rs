@@ -68,7 +68,7 @@ mod tests {
             let mut g = GraphBuilder::new(Weights::new(Arc::new(weights)));
             let ty = Shape::new([(Axis::B, Dim::from(1)), (Axis::T, Dim::from(T)), (Axis::D, Dim::from(8))]);
             let x = g.input("x", ValueType::f32(ty));
-            let p = g.apply(RelPosEncoding { d_model: 8, window: None }, &[x]).unwrap();
+            let p = g.apply(RelPosEncoding { d_model: 8, window: None, context: 3 }, &[x]).unwrap();
             if named {
                 g.name(p, "encoded");
             }

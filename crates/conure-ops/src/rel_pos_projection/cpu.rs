@@ -60,42 +60,44 @@ fn project(
 }
 
 impl Table {
-    /// Copies the rows of `farthest` down to `-farthest` to `out`, computing what is missing; `false` if they are too many.
+    /// Copies the rows of `before` down to `-after` to `out`, computing what is missing; `false` if they are too many.
     fn copy(
         &self,
         cpu: &Cpu,
-        farthest: usize,
+        (before, after): (usize, usize),
         d: usize,
         room: &mut [f32],
         out: &mut [f32],
     ) -> Result<bool, OpError> {
-        let width = self.weight.n();
+        let (width, farthest) = (self.weight.n(), before.max(after));
         {
             let rows = self.rows.read().unwrap_or_else(PoisonError::into_inner);
             if farthest > rows.farthest {
                 return Ok(false);
             }
             if rows.reached > farthest {
-                out.copy_from_slice(rows.range(farthest, farthest, width));
+                out.copy_from_slice(rows.range(before, after, width));
                 return Ok(true);
             }
         }
         let mut rows = self.rows.write().unwrap_or_else(PoisonError::into_inner);
         let (centre, reached) = (rows.farthest, rows.reached);
-        // The first time, the row of position 0 is with those after.
-        let before = (centre - farthest) * width..(centre + 1 - reached.max(1)) * width;
-        let after = (centre + reached) * width..(centre + farthest + 1) * width;
-        let weight = Matrix::Packed(&self.weight);
         if reached <= farthest {
-            let first = isize::try_from(farthest).unwrap_or(isize::MAX);
-            project(cpu, weight, d, first, room, &mut rows.data[before], width)?;
-            let first = -isize::try_from(reached).unwrap_or(isize::MAX);
-            project(cpu, weight, d, first, room, &mut rows.data[after], width)?;
+            // The first time, the row of position 0 is with those below.
+            let above = (centre - farthest) * width..(centre + 1 - reached.max(1)) * width;
+            let below = (centre + reached) * width..(centre + farthest + 1) * width;
+            let weight = Matrix::Packed(&self.weight);
+            project(cpu, weight, d, signed(farthest), room, &mut rows.data[above], width)?;
+            project(cpu, weight, d, -signed(reached), room, &mut rows.data[below], width)?;
             rows.reached = farthest + 1;
         }
-        out.copy_from_slice(rows.range(farthest, farthest, width));
+        out.copy_from_slice(rows.range(before, after, width));
         Ok(true)
     }
+}
+
+fn signed(position: usize) -> isize {
+    isize::try_from(position).unwrap_or(isize::MAX)
 }
 
 impl Rows {
@@ -126,7 +128,8 @@ impl CpuOp for RelPosProjection {
     fn run(&self, call: &mut CpuCall<'_, '_>) -> Result<(), OpError> {
         let d = self.encoding.d_model;
         let shape = call.outputs.first().map_or(&[][..], |o| o.shape());
-        let (farthest, width) = (dim(shape, 0) / 2, dim(shape, 1));
+        let (rows, width) = (dim(shape, 0), dim(shape, 1));
+        let before = self.encoding.before(rows);
         let table = match call.inputs.get(1) {
             Some(CpuInput::Packed(_)) => Some(call.packed::<Table>(NAME, 1)?),
             _ => None,
@@ -138,16 +141,12 @@ impl CpuOp for RelPosProjection {
         let (room, _) = scratch(NAME, call.scratch, CHUNK * d)?;
         let out = out_f32(NAME, call.outputs, 0)?;
         match table {
-            Some(table) if table.copy(call.cpu, farthest, d, room, out)? => Ok(()),
-            _ => project(
-                call.cpu,
-                weight,
-                d,
-                isize::try_from(farthest).unwrap_or(isize::MAX),
-                room,
-                out,
-                width,
-            ),
+            Some(table)
+                if table.copy(call.cpu, (before, rows.saturating_sub(before + 1)), d, room, out)? =>
+            {
+                Ok(())
+            }
+            _ => project(call.cpu, weight, d, signed(before), room, out, width),
         }
     }
 }
@@ -166,17 +165,19 @@ mod tests {
             let packed = || PackedMatrix::from_f32(&cpu, &w, n, d).unwrap();
             let mut room = vec![0.0; CHUNK * d];
             let grown = Table::new(packed());
-            for farthest in [0, 3, 2, 3, 4, 150, 70, 151] {
-                let mut found = vec![f32::NAN; (2 * farthest + 1) * n];
+            for (before, after) in [(0, 0), (3, 3), (2, 2), (3, 1), (1, 4), (150, 70), (70, 150), (151, 0)] {
+                let mut found = vec![f32::NAN; (before + after + 1) * n];
                 let mut expected = found.clone();
-                assert!(grown.copy(&cpu, farthest, d, &mut room, &mut found).unwrap());
-                assert!(Table::new(packed()).copy(&cpu, farthest, d, &mut room, &mut expected).unwrap());
-                assert_eq!(found, expected, "{isa} {farthest}");
-                let first = farthest as isize;
-                project(&cpu, Matrix::Packed(&packed()), d, first, &mut room, &mut expected, n).unwrap();
-                assert_eq!(found, expected, "{isa} {farthest}, not kept");
+                let span = (before, after);
+                assert!(grown.copy(&cpu, span, d, &mut room, &mut found).unwrap());
+                assert!(Table::new(packed()).copy(&cpu, span, d, &mut room, &mut expected).unwrap());
+                assert_eq!(found, expected, "{isa} {span:?}");
+                let weight = packed();
+                let weight = Matrix::Packed(&weight);
+                project(&cpu, weight, d, before as isize, &mut room, &mut expected, n).unwrap();
+                assert_eq!(found, expected, "{isa} {span:?}, not kept");
             }
-            assert!(!grown.copy(&cpu, usize::MAX / 8, d, &mut room, &mut []).unwrap());
+            assert!(!grown.copy(&cpu, (usize::MAX / 8, 0), d, &mut room, &mut []).unwrap());
         }
     }
 }

@@ -49,7 +49,7 @@ impl Op for RelPosProjection {
     fn reference(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), OpError> {
         let w = read(NAME, inputs, 1)?;
         let rows = output(NAME, outputs, 0)?.shape().first().copied().unwrap_or(0);
-        let farthest = (rows / 2) as f64;
+        let farthest = self.encoding.before(rows) as f64;
         let mut out = Vec::new();
         for r in 0..rows {
             let position = farthest - r as f64;
