@@ -182,7 +182,7 @@ impl Task<'_> {
             scratch.queries[r * TILE_STRIDE..][..head_dim].copy_from_slice(query);
         }
         for j in (from..to).step_by(S::PANEL) {
-            let b = F32Panel(scratch.keys[j * head_dim..][..head_dim * S::PANEL].as_ptr());
+            let b = F32Panel::new(scratch.keys[j * head_dim..][..head_dim * S::PANEL].as_ptr());
             let c = scratch.scores[j..].as_mut_ptr();
             // SAFETY: the queries have `rows` rows of head_dim <= TILE_K, the panel head_dim rows, the scores TILE_ROWS rows
             // of TILE_STRIDE, in which column j + PANEL <= KEYS lies.
@@ -204,7 +204,7 @@ impl Task<'_> {
         let padded_count = (end - start).next_multiple_of(S::PANEL);
         for (p, d) in (0..value_dim).step_by(S::PANEL).enumerate() {
             let b = &scratch.values[(p * padded_count + from) * S::PANEL..][..(to - from) * S::PANEL];
-            let (a, b) = (scratch.scores[from..].as_ptr(), F32Panel(b.as_ptr()));
+            let (a, b) = (scratch.scores[from..].as_ptr(), F32Panel::new(b.as_ptr()));
             let c = scratch.sums[i * padded(value_dim) + d..].as_mut_ptr();
             // SAFETY: the scores have `rows` rows of `to - from` from column `from` on, the panel as many rows, and each
             // row of sums has PANEL floats from column d on because it is padded.
