@@ -140,7 +140,11 @@ fn is_left(case: &Case) -> bool {
     let empty = |t: &ValueType| t.shape.eval(&Bindings::new()).unwrap().contains(&0);
     let fixed: Vec<bool> = case.inputs.iter().map(|i| i.weight).collect();
     let Some(lowering) = case.op.openvino() else {
-        assert!(CUT_OUT.contains(&case.op.name()), "{} has no OpenVINO form and is not listed", case.op.name());
+        assert!(
+            CUT_OUT.contains(&case.op.name()),
+            "{} has no OpenVINO form and is not listed",
+            case.op.name()
+        );
         return true;
     };
     outputs.iter().chain(&types).any(empty)
