@@ -62,9 +62,9 @@ fn a_stop_text_and_the_end_of_the_context_end_it() {
     let ended = json(&[&base[..], &["--context", "16"]].concat());
     let known = ended["prompt_ids"].as_array().unwrap().len() + ended["ids"].as_array().unwrap().len();
     assert_eq!((ended["finish"].as_str(), known), (Some("context_full"), 17));
-    let ran = conure_with([&base[..], &["--context", "3"]].concat());
+    let ran = conure_with([&base[..], &["--context", "2"]].concat());
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
-    assert!(ran.stderr.contains("do not fit in a context of 3"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("do not fit in a context of 2"), "{}", ran.stderr);
 }
 
 #[test]

@@ -203,7 +203,7 @@ fn every_op_agrees_with_its_reference() {
             let (failed, ran) = walk(cases, &device, 0.0);
             failures.extend(failed);
             taken += ran;
-            total += cases.len();
+            total += cases.iter().filter(|c| c.op.openvino().is_some()).count();
         }
     }
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));

@@ -16,6 +16,24 @@ struct Line([u8; 64]);
 #[derive(Clone, Default)]
 pub(crate) struct AlignedBuf(Vec<Line>);
 
+/// `len` zeros that cost nothing until they are touched, for what is large. `vec!` gives such too, but ends the program if the
+/// memory is refused.
+///
+/// # Errors
+/// [`KernelError::OutOfMemory`] if it is.
+pub fn zeroed<T: bytemuck::Pod>(kernel: &'static str, len: usize) -> Result<Vec<T>> {
+    let refused = || KernelError::OutOfMemory { kernel, bytes: len.saturating_mul(size_of::<T>()) };
+    let layout = Layout::array::<T>(len).map_err(|_| refused())?;
+    if layout.size() == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the layout has a size above zero.
+    let start = NonNull::new(unsafe { alloc_zeroed(layout) }.cast::<T>()).ok_or_else(refused)?;
+    // SAFETY: the memory comes from the global allocator with the layout of `len` values, all of them initialised: for a
+    // plain type zeros are a value.
+    Ok(unsafe { Vec::from_raw_parts(start.as_ptr(), len, len) })
+}
+
 impl AlignedBuf {
     /// At least `bytes` zero bytes, for what is small: scratch.
     fn zeroed(bytes: usize) -> AlignedBuf {
@@ -27,17 +45,7 @@ impl AlignedBuf {
     /// # Errors
     /// [`KernelError::OutOfMemory`] if they are refused.
     pub(crate) fn try_zeroed(kernel: &'static str, bytes: usize) -> Result<AlignedBuf> {
-        let lines = bytes.div_ceil(64);
-        let refused = || KernelError::OutOfMemory { kernel, bytes };
-        let layout = Layout::array::<Line>(lines).map_err(|_| refused())?;
-        if layout.size() == 0 {
-            return Ok(AlignedBuf::default());
-        }
-        // SAFETY: the layout has a size above zero.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) }.cast::<Line>()).ok_or_else(refused)?;
-        // SAFETY: the memory comes from the global allocator with the layout of `lines` lines, all of it initialised:
-        // zeros are a line.
-        Ok(AlignedBuf(unsafe { Vec::from_raw_parts(start.as_ptr(), lines, lines) }))
+        zeroed::<Line>(kernel, bytes.div_ceil(64)).map(AlignedBuf)
     }
 
     pub(crate) fn len(&self) -> usize {

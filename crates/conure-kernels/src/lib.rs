@@ -38,6 +38,7 @@ pub mod rows;
 pub mod sdpa;
 pub mod threads;
 
+pub use buffer::zeroed;
 pub use error::KernelError;
 pub use isa::{Cpu, Isa, Precision};
 pub use threads::Threads;

@@ -34,6 +34,9 @@ pub struct LanguageSession {
     wanted: Vec<i32>,
 }
 
+/// Tokens that a session makes room for at once; a longer context grows.
+const MOST_ROOM: usize = 1 << 20;
+
 impl LanguageSession {
     pub(crate) fn new(model: Arc<LanguageModel>, session: Session, capacity: usize) -> LanguageSession {
         let room = || Vec::with_capacity(CHUNK);
@@ -41,7 +44,8 @@ impl LanguageSession {
             model,
             session,
             capacity,
-            seen: Vec::new(),
+            // Room for all that may come: reading a token allocates nothing.
+            seen: Vec::with_capacity(capacity.min(MOST_ROOM)),
             tokens: room(),
             positions: room(),
             wanted: room(),

@@ -32,11 +32,11 @@ struct Rows {
 }
 
 impl Table {
-    fn new(weight: PackedMatrix) -> Table {
+    fn new(weight: PackedMatrix) -> Result<Table, OpError> {
         let width = weight.n().max(1);
         let farthest = (KEPT_BYTES / 4 / width).saturating_sub(1) / 2;
-        let data = vec![0.0; (2 * farthest + 1) * width];
-        Table { weight, rows: RwLock::new(Rows { data, farthest, reached: 0 }) }
+        let data = conure_kernels::zeroed(NAME, (2 * farthest + 1) * width).map_err(refused(NAME))?;
+        Ok(Table { weight, rows: RwLock::new(Rows { data, farthest, reached: 0 }) })
     }
 }
 
@@ -122,7 +122,7 @@ impl CpuOp for RelPosProjection {
     fn pack_on(&self, cpu: &Cpu, _input: usize, weight: &TensorView<'_>) -> Result<Packed, OpError> {
         let (n, k) = (dim(weight.shape(), 0), dim(weight.shape(), 1));
         let packed = PackedMatrix::new(cpu, weight.dtype(), weight.bytes(), n, k).map_err(refused(NAME))?;
-        Ok(Arc::new(Table::new(packed)))
+        Ok(Arc::new(Table::new(packed)?))
     }
 
     fn run(&self, call: &mut CpuCall<'_, '_>) -> Result<(), OpError> {
@@ -164,13 +164,13 @@ mod tests {
             let cpu = Cpu::new(isa, Threads::single()).unwrap();
             let packed = || PackedMatrix::from_f32(&cpu, &w, n, d).unwrap();
             let mut room = vec![0.0; CHUNK * d];
-            let grown = Table::new(packed());
+            let grown = Table::new(packed()).unwrap();
             for (before, after) in [(0, 0), (3, 3), (2, 2), (3, 1), (1, 4), (150, 70), (70, 150), (151, 0)] {
                 let mut found = vec![f32::NAN; (before + after + 1) * n];
                 let mut expected = found.clone();
                 let span = (before, after);
                 assert!(grown.copy(&cpu, span, d, &mut room, &mut found).unwrap());
-                assert!(Table::new(packed()).copy(&cpu, span, d, &mut room, &mut expected).unwrap());
+                assert!(Table::new(packed()).unwrap().copy(&cpu, span, d, &mut room, &mut expected).unwrap());
                 assert_eq!(found, expected, "{isa} {span:?}");
                 let weight = packed();
                 let weight = Matrix::Packed(&weight);
