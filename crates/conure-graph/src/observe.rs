@@ -1,7 +1,7 @@
 //! Watching a run: who is told of each step, for progress and for profiles.
 
 use crate::graph::{Graph, Node};
-use crate::plan::{Plan, Step, StepKind};
+use crate::plan::{Operand, Plan, Source, Step, StepKind};
 use conure_tensor::tensor_bytes;
 use smallvec::SmallVec;
 use std::fmt;
@@ -43,7 +43,8 @@ impl StepDone<'_> {
         flops(self.step)
     }
 
-    /// Bytes that the step reads and writes at least: its inputs, weights as stored in the model, and its outputs.
+    /// Bytes that the step reads and writes at least: its inputs, weights as stored in the model, and its outputs; see
+    /// [`Op::moves`](conure_ops::Op::moves).
     pub fn bytes(&self) -> u64 {
         bytes(self.step)
     }
@@ -61,9 +62,14 @@ fn flops(step: &Step) -> f64 {
 }
 
 fn bytes(step: &Step) -> u64 {
-    let inputs = step.inputs.iter().map(|o| tensor_bytes(o.dtype, &o.dims));
-    let outputs = step.outputs.iter().map(|o| tensor_bytes(o.dtype, &o.dims));
-    inputs.chain(outputs).flatten().map(|n| n as u64).sum()
+    let size = |dtype, dims: &[usize]| tensor_bytes(dtype, dims).unwrap_or(0) as u64;
+    let input = |o: &Operand| if matches!(o.source, Source::InPlace) { 0 } else { size(o.dtype, &o.dims) };
+    let inputs: SmallVec<[u64; 8]> = step.inputs.iter().map(input).collect();
+    let outputs: SmallVec<[u64; 2]> = step.outputs.iter().map(|o| size(o.dtype, &o.dims)).collect();
+    match &step.kind {
+        StepKind::Op(op) => op.moves(&inputs, &outputs),
+        _ => inputs.iter().chain(&outputs).sum(),
+    }
 }
 
 fn step_cost(step: &Step) -> f64 {

@@ -151,6 +151,12 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
+    /// Bytes that must move at least where the operands have so many bytes; an input that is overwritten in place counts as
+    /// 0. By default all of them.
+    fn moves(&self, inputs: &[u64], outputs: &[u64]) -> u64 {
+        inputs.iter().chain(outputs).sum()
+    }
+
     /// Its CPU side, if it has one.
     fn cpu(&self) -> Option<&dyn CpuOp> {
         None

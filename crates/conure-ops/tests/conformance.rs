@@ -340,6 +340,22 @@ fn operations_are_those_of_the_definition() {
 }
 
 #[test]
+fn bytes_are_those_that_must_move() {
+    type Sizes<'a> = &'a [u64];
+    let in_place = 0;
+    let cases: [(&dyn conure_ops::Op, Sizes<'_>, Sizes<'_>, u64); 5] = [
+        (&conure_ops::Glu, &[80], &[40], 120),
+        (&conure_ops::Embedding, &[8, 1_000_000], &[400], 808),
+        (&conure_ops::Slice { axis: 0, start: 0, end: conure_tensor::Dim::from(1) }, &[1000], &[10], 20),
+        (&conure_ops::MaskTime, &[in_place, 8], &[1000], 8),
+        (&conure_ops::MaskTime, &[1000, 8], &[1000], 2008),
+    ];
+    for (op, inputs, outputs, expected) in cases {
+        assert_eq!(op.moves(inputs, outputs), expected, "{}", op.name());
+    }
+}
+
+#[test]
 fn the_list_names_every_folder() {
     let src = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut folders: Vec<String> = std::fs::read_dir(src)

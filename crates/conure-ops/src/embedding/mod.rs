@@ -63,6 +63,11 @@ impl Op for Embedding {
         write(NAME, outputs, 0, out)
     }
 
+    fn moves(&self, inputs: &[u64], outputs: &[u64]) -> u64 {
+        // Of the table, the rows that are asked for.
+        inputs.first().unwrap_or(&0) + 2 * outputs.iter().sum::<u64>()
+    }
+
     fn cpu(&self) -> Option<&dyn CpuOp> {
         Some(self)
     }

@@ -49,6 +49,12 @@ impl Op for MaskTime {
         write(NAME, outputs, 0, out)
     }
 
+    fn moves(&self, inputs: &[u64], outputs: &[u64]) -> u64 {
+        // In place only what lies past the ends is written, which is mostly nothing.
+        let copied = inputs.first().is_some_and(|&x| x > 0);
+        inputs.iter().sum::<u64>() + if copied { outputs.iter().sum() } else { 0 }
+    }
+
     fn cpu(&self) -> Option<&dyn CpuOp> {
         Some(self)
     }

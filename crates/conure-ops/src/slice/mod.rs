@@ -69,6 +69,10 @@ impl Op for Slice {
         })
     }
 
+    fn moves(&self, _inputs: &[u64], outputs: &[u64]) -> u64 {
+        2 * outputs.iter().sum::<u64>()
+    }
+
     fn cpu(&self) -> Option<&dyn CpuOp> {
         Some(self)
     }
