@@ -25,7 +25,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Why not, for the placement's report.
     fn supports(&self, graph: &Graph, node: &Node) -> Result<(), String>;
 
-    /// Compiles a piece. Called once per piece and program; weights are read from [`Graph::weights`].
+    /// Compiles a piece. Called once per piece and program; weights are read from the graph's source.
     ///
     /// # Errors
     /// What the device cannot do after all, naming device and node.

@@ -2,7 +2,7 @@
 //!
 //! An op's `openvino.rs` says with which layers OpenVINO computes it. Values keep the axes that they have in the graph,
 //! channels last; OpenVINO's convolutions want channels second. A convolution therefore ends in a transposition, and what
-//! follows element by element is written before that ([`Ir::source`]): transpositions meet and vanish, and the device sees
+//! follows element by element is written before that (`Ir::source`): transpositions meet and vanish, and the device sees
 //! the chain of convolution, norm and function that it fuses.
 
 use crate::activation::Activation;

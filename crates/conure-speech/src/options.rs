@@ -27,7 +27,7 @@ pub struct RecogniseOptions {
     pub language: Option<String>,
     /// Encoder frames that attention sees to each side; `None`: as the model was trained.
     pub local_attention: Option<usize>,
-    /// Ends the run soon after it is set, with [`SpeechError::Cancelled`].
+    /// Ends the run soon after it is set, with [`crate::SpeechError::Cancelled`].
     pub cancel: Option<Arc<AtomicBool>>,
     /// Told how far the work is.
     pub progress: Option<OnProgress>,

@@ -23,7 +23,7 @@ pub(super) enum Format {
 ///
 /// Columns of the product (rows of the matrix) are grouped into panels of as many as a tile has; K is cut into blocks of
 /// 512. Order: K block, panel, k, column: a product reads it from front to back. f16, bf16 and block formats stay in their
-/// own type; the latter as [`Blocks`] arranges them.
+/// own type; the latter rearranged block by block.
 pub struct PackedMatrix {
     pub(super) isa: Isa,
     pub(super) format: Format,

@@ -5,8 +5,8 @@
 //! softmax runs along, so that memory does not grow with the cache. Blocks begin at fixed rows of the cache: a result
 //! does not depend on threads or batch.
 //!
-//! A few queries ([`decode`]) read each key once, where it lies: the time is that of reading the cache. Many
-//! ([`prefill`]) share packed blocks, whose products run in the tiles of the matrix products.
+//! A few queries (`decode`) read each key once, where it lies: the time is that of reading the cache. Many
+//! (`prefill`) share packed blocks, whose products run in the tiles of the matrix products.
 
 mod cache;
 mod decode;

@@ -1,7 +1,7 @@
 //! Decoder-only language models: embedding, blocks of attention over a cache and feed-forward networks, logits.
 //!
 //! Vaswani et al., "Attention Is All You Need" (2017), in the form that GGUF files carry. What families differ in is in
-//! their own files; [`FAMILIES`] lists them. Axes: B sequences, T new tokens of each, R rows of logits wanted, D model, V
+//! their own files; `FAMILIES` lists them. Axes: B sequences, T new tokens of each, R rows of logits wanted, D model, V
 //! vocabulary, C rows of the cache.
 
 mod blocks;
