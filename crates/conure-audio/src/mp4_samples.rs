@@ -218,12 +218,63 @@ impl PacketSource for TableSource {
     }
 }
 
-/// A sample of a fragment.
-struct FragmentSample {
-    position: u64,
-    size: u64,
-    ticks: u64,
-    length: u32,
+/// A `trun` box whose samples are given one at a time: what a file claims to hold takes no memory.
+#[derive(Debug, Default)]
+struct Run {
+    /// The box without its header fields: a record of `width` bytes for each sample.
+    records: Vec<u8>,
+    flags: u32,
+    width: usize,
+    /// The next sample, and how many there are.
+    next: u32,
+    count: u32,
+    /// Length in ticks and size of samples that do not state theirs.
+    defaults: (u32, u32),
+    /// Where its data begin and when, if that is not where and when the run before it ended.
+    position: Option<u64>,
+    ticks: Option<u64>,
+}
+
+impl Run {
+    /// The run of a `trun` box; `base` is what its offset counts from.
+    fn parse(run: &[u8], base: u64, defaults: (u32, u32)) -> Option<Run> {
+        let (flags, mut count) = (be32(run, 0)?, be32(run, 4)?);
+        let mut at = 8;
+        let mut position = None;
+        if flags & 0x1 != 0 {
+            let offset = be32(run, at)? as i32;
+            position = Some(base.saturating_add_signed(i64::from(offset)));
+            at += 4;
+        }
+        if flags & 0x4 != 0 {
+            at += 4;
+        }
+        let width = 4 * [0x100u32, 0x200, 0x400, 0x800].iter().filter(|&&bit| flags & bit != 0).count();
+        let records = run.get(at..).unwrap_or_default();
+        if let Some(whole) = records.len().checked_div(width) {
+            count = count.min(u32::try_from(whole).unwrap_or(u32::MAX));
+        }
+        let records = records.to_vec();
+        Some(Run { records, flags, width, next: 0, count, defaults, position, ticks: None })
+    }
+
+    /// Length in ticks and size of the next sample.
+    fn next_sample(&mut self) -> Option<(u32, u32)> {
+        if self.next >= self.count {
+            return None;
+        }
+        let (mut length, mut size) = self.defaults;
+        let mut field = self.next as usize * self.width;
+        if self.flags & 0x100 != 0 {
+            length = be32(&self.records, field)?;
+            field += 4;
+        }
+        if self.flags & 0x200 != 0 {
+            size = be32(&self.records, field)?;
+        }
+        self.next += 1;
+        Some((length, size))
+    }
 }
 
 /// Samples in movie fragments, read one fragment after the other.
@@ -235,8 +286,9 @@ pub(crate) struct Fragments {
     defaults: (u32, u32),
     /// The next box of the file.
     at: u64,
-    queue: VecDeque<FragmentSample>,
-    /// The time at the end of what was queued.
+    runs: VecDeque<Run>,
+    /// The place and the time at which the sample before ended.
+    position: u64,
     ticks: u64,
 }
 
@@ -252,7 +304,8 @@ impl Fragments {
             rate,
             defaults: track.fragment_defaults,
             at: 0,
-            queue: VecDeque::new(),
+            runs: VecDeque::new(),
+            position: 0,
             ticks: 0,
         }
     }
@@ -290,7 +343,7 @@ impl Fragments {
         }
     }
 
-    /// Queues the samples of a moof box that begins at `start`.
+    /// Queues the runs of a moof box that begins at `start`.
     fn fragment(&mut self, body: &[u8], start: u64) {
         for traf in children(body, b"traf") {
             let Some(header) = children(traf, b"tfhd").next() else { continue };
@@ -309,58 +362,37 @@ impl Fragments {
             optional(0x2, 4);
             let length = optional(0x8, 4).and_then(|i| be32(header, i)).unwrap_or(self.defaults.0);
             let size = optional(0x10, 4).and_then(|i| be32(header, i)).unwrap_or(self.defaults.1);
-            if let Some(time) = children(traf, b"tfdt").next() {
-                let stated =
-                    if time.first() == Some(&1) { be64(time, 4) } else { be32(time, 4).map(u64::from) };
-                self.ticks = stated.unwrap_or(self.ticks);
-            }
-            let mut position = base;
+            let mut ticks = children(traf, b"tfdt").next().and_then(|time| {
+                if time.first() == Some(&1) { be64(time, 4) } else { be32(time, 4).map(u64::from) }
+            });
+            let mut position = Some(base);
             for run in children(traf, b"trun") {
-                position = self.run(run, base, position, (length, size));
+                let Some(mut run) = Run::parse(run, base, (length, size)) else { continue };
+                run.position = run.position.or(position.take());
+                run.ticks = ticks.take();
+                self.runs.push_back(run);
             }
         }
     }
 
-    /// Queues the samples of a trun box; returns where its data end.
-    fn run(&mut self, run: &[u8], base: u64, mut position: u64, defaults: (u32, u32)) -> u64 {
-        let (Some(flags), Some(count)) = (be32(run, 0), be32(run, 4)) else { return position };
-        let mut at = 8;
-        if flags & 0x1 != 0 {
-            let offset = be32(run, at).unwrap_or(0) as i32;
-            position = base.saturating_add_signed(i64::from(offset));
-            at += 4;
-        }
-        if flags & 0x4 != 0 {
-            at += 4;
-        }
-        let width = 4 * [0x100u32, 0x200, 0x400, 0x800].iter().filter(|&&bit| flags & bit != 0).count();
-        for _ in 0..count {
-            let (mut length, mut size) = defaults;
-            let mut field = at;
-            if flags & 0x100 != 0 {
-                let Some(v) = be32(run, field) else { break };
-                length = v;
-                field += 4;
-            }
-            if flags & 0x200 != 0 {
-                let Some(v) = be32(run, field) else { break };
-                size = v;
-            }
-            // Samples without fields of their own must at least fit into the file.
-            if width == 0 && (size == 0 || position > self.media.len()) {
-                break;
-            }
-            self.queue.push_back(FragmentSample {
-                position,
-                size: u64::from(size),
-                ticks: self.ticks,
-                length,
-            });
+    /// The next sample of the queued runs: where it lies, its size, when it begins and its length in ticks.
+    fn next_queued(&mut self) -> Option<(u64, u64, u64, u32)> {
+        while let Some(run) = self.runs.front_mut() {
+            self.position = run.position.take().unwrap_or(self.position);
+            self.ticks = run.ticks.take().unwrap_or(self.ticks);
+            let sample = run.next_sample();
+            // Samples without records of their own must at least fit into the file.
+            let fits = |size: u32| run.width > 0 || (size > 0 && self.position <= self.media.len());
+            let Some((length, size)) = sample.filter(|&(_, size)| fits(size)) else {
+                self.runs.pop_front();
+                continue;
+            };
+            let found = (self.position, u64::from(size), self.ticks, length);
+            self.position = self.position.saturating_add(u64::from(size));
             self.ticks = self.ticks.saturating_add(u64::from(length));
-            position = position.saturating_add(u64::from(size));
-            at += width;
+            return Some(found);
         }
-        position
+        None
     }
 }
 
@@ -382,10 +414,10 @@ fn children<'a>(mut data: &'a [u8], kind: &'static [u8; 4]) -> impl Iterator<Ite
 impl PacketSource for Fragments {
     fn next_packet(&mut self) -> Result<Option<Packet>, SourceError> {
         loop {
-            if let Some(sample) = self.queue.pop_front() {
-                let at = scale(i128::from(sample.ticks), self.rate, self.timescale);
-                let duration = scale(i128::from(sample.length), self.rate, self.timescale).max(0) as u64;
-                let data = read(&mut self.media, sample.position, sample.size)?;
+            if let Some((position, size, ticks, length)) = self.next_queued() {
+                let at = scale(i128::from(ticks), self.rate, self.timescale);
+                let duration = scale(i128::from(length), self.rate, self.timescale).max(0) as u64;
+                let data = read(&mut self.media, position, size)?;
                 return Ok(Some(Packet { data, at: Some(at), duration, ..Packet::default() }));
             }
             if !self.next_fragment()? {
@@ -439,6 +471,22 @@ mod tests {
             assert_eq!((p.data[0], p.data.len(), p.at), (first, len, Some(at)));
         }
         assert!(matches!(s.next_packet(), Err(SourceError::Truncated(_))));
+    }
+
+    #[test]
+    fn runs_give_no_more_than_their_records() {
+        let run = |flags: u32, count: u32, rest: &[u32]| {
+            Run::parse(&[words(&[flags, count]), words(rest)].concat(), 100, (10, 20)).unwrap()
+        };
+        let all = |mut run: Run| std::iter::from_fn(|| run.next_sample()).collect::<Vec<_>>();
+        assert_eq!(all(run(0x301, 2, &[8, 1, 2, 3, 4])), [(1, 2), (3, 4)]);
+        assert_eq!(run(0x301, 2, &[8, 1, 2, 3, 4]).position, Some(108));
+        // Records of other things than lengths and sizes count as well.
+        assert_eq!(all(run(0x404, u32::MAX, &[0, 7, 7])), [(10, 20); 2]);
+        assert_eq!(all(run(0xf00, u32::MAX, &[1, 2, 3, 4, 5])), [(1, 2)]);
+        assert_eq!(all(run(0xf00, 9, &[])), []);
+        // Without records, the file's length bounds them, one at a time.
+        assert_eq!(run(0, u32::MAX, &[]).next_sample(), Some((10, 20)));
     }
 
     #[test]
