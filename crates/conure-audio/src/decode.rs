@@ -69,6 +69,12 @@ pub fn open(source: AudioSource, options: &DecodeOptions) -> Result<AudioStream,
     AudioStream::new(name, container, source, options)
 }
 
+/// The container of a file that begins with these bytes, of which 64 are enough; `None` for what is none that is read, and for
+/// bare MP3 and AAC streams, whose first bytes many other files have too.
+pub fn container(head: &[u8]) -> Option<&'static str> {
+    sniff::certain(head)
+}
+
 /// Decodes a whole input into memory.
 ///
 /// # Errors

@@ -52,6 +52,12 @@ fn not_audio(what: &str, advice: &str) -> AudioErrorKind {
     AudioErrorKind::Unsupported { what: what.to_owned(), advice: advice.to_owned() }
 }
 
+/// The container that a file with these first bytes (64 are enough) surely is; `None` also for bare MPEG streams, whose first
+/// bytes many other files have too.
+pub(crate) fn certain(head: &[u8]) -> Option<&'static str> {
+    by_magic(head).map(Format::name)
+}
+
 /// How many bytes an ID3v2 tag at the beginning takes, if there is one.
 pub(crate) fn id3v2_len(head: &[u8]) -> Option<u64> {
     let h = head.get(..10)?;

@@ -3,7 +3,9 @@
 mod args;
 mod commands;
 mod failure;
+mod inputs;
 mod interrupt;
+mod manifest;
 mod output;
 mod progress;
 mod targets;

@@ -4,8 +4,8 @@ use crate::args::TranscribeArgs;
 use conure::{OnProgress, Stage};
 use indicatif::ProgressBar;
 use std::io::IsTerminal;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 pub use crate::args::ProgressArg as Kind;
 
@@ -33,15 +33,22 @@ struct File {
 }
 
 impl Progress {
-    /// As the arguments say; without a word, a bar where a person watches.
-    pub fn new(args: &TranscribeArgs) -> Progress {
+    /// Of so many inputs, as the arguments say; without a word, a bar where a person watches.
+    pub fn new(args: &TranscribeArgs, total: usize) -> Progress {
         let terminal = std::io::stderr().is_terminal();
         let kind = match args.progress {
             Some(kind) => kind,
             None if terminal && !args.quiet => Kind::Bar,
             None => Kind::None,
         };
-        Progress { kind, total: args.inputs().len() }
+        Progress { kind, total }
+    }
+
+    /// Begins all of them.
+    pub fn job(&self) -> JobProgress {
+        let bar = if self.kind == Kind::Bar { bar(self.total) } else { ProgressBar::hidden() };
+        let (counts, ended) = (Mutex::default(), AtomicBool::new(false));
+        JobProgress(Arc::new(Job { kind: self.kind, total: self.total, bar, counts, ended }))
     }
 
     /// Begins file number `index` (from 0), called `name` in messages.
@@ -59,6 +66,132 @@ impl Progress {
         file.show(0.0, "");
         file
     }
+}
+
+/// The progress of many files that are recognised in batches.
+#[derive(Clone)]
+pub struct JobProgress(Arc<Job>);
+
+struct Job {
+    kind: Kind,
+    total: usize,
+    bar: ProgressBar,
+    counts: Mutex<Counts>,
+    ended: AtomicBool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    done: usize,
+    failed: usize,
+    /// Seconds of audio that are done.
+    seconds: f64,
+    /// Files at work.
+    batch: usize,
+    /// How far those are.
+    fraction: f64,
+    /// Files that are done, parts of those at work among them; never less than before.
+    files: f64,
+}
+
+impl JobProgress {
+    /// What is told how far the files at work are, all together; `None` if nobody looks.
+    pub fn watcher(&self) -> Option<OnProgress> {
+        let job = self.clone();
+        (self.0.kind != Kind::None).then(|| OnProgress::new(move |progress| job.show(progress.fraction)))
+    }
+
+    /// These files, by number (from 0) and name, are at work.
+    pub fn begun<'a>(&self, files: impl ExactSizeIterator<Item = (usize, &'a str)>) {
+        self.counts().batch = files.len();
+        for (index, name) in files {
+            let fields = serde_json::json!({ "index": index + 1, "total": self.0.total });
+            event(self.0.kind, "start", name, fields);
+        }
+        self.show(0.0);
+    }
+
+    /// A file is transcribed, of so many seconds, or failed.
+    pub fn settled(&self, name: &str, result: Result<f64, &str>) {
+        let mut counts = self.counts();
+        counts.done += 1;
+        counts.batch = counts.batch.saturating_sub(1);
+        match result {
+            Ok(seconds) => counts.seconds += seconds,
+            Err(_) => counts.failed += 1,
+        }
+        drop(counts);
+        match result {
+            Ok(seconds) => event(self.0.kind, "done", name, serde_json::json!({ "seconds": seconds })),
+            Err(error) => event(self.0.kind, "failed", name, serde_json::json!({ "error": error })),
+        }
+        let fraction = self.counts().fraction;
+        self.show(fraction);
+    }
+
+    /// Runs `print` while no bar is in its way.
+    pub fn aside(&self, print: impl FnOnce()) {
+        self.0.bar.suspend(print);
+    }
+
+    /// The work is over, done or not.
+    pub fn end(&self) {
+        if !self.0.ended.swap(true, Ordering::Relaxed) {
+            self.0.bar.finish_and_clear();
+        }
+    }
+
+    fn counts(&self) -> std::sync::MutexGuard<'_, Counts> {
+        self.0.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Shows how far all is, with the files at work at `fraction`.
+    fn show(&self, fraction: f64) {
+        let job = &*self.0;
+        let counts = {
+            let mut counts = self.counts();
+            counts.fraction = fraction;
+            counts.files = counts.files.max(counts.done as f64 + fraction * counts.batch as f64);
+            *counts
+        };
+        let files = counts.files;
+        match job.kind {
+            Kind::None => {}
+            Kind::Bar => {
+                job.bar.set_position((files * PARTS) as u64);
+                let failed =
+                    if counts.failed > 0 { format!(", {} failed", counts.failed) } else { String::new() };
+                let (done, total) = (counts.done, job.total);
+                job.bar.set_message(format!(
+                    "{done} of {total} files, {} of audio{failed}",
+                    clock(counts.seconds)
+                ));
+            }
+            Kind::Json => {
+                let line = serde_json::json!({
+                    "event": "job",
+                    "done": counts.done,
+                    "failed": counts.failed,
+                    "total": job.total,
+                    "seconds": rounded(counts.seconds),
+                    "fraction": (files / job.total.max(1) as f64 * 1e4).round() / 1e4,
+                });
+                crate::output::to_stderr(&line.to_string());
+            }
+        }
+    }
+}
+
+/// An event about a file as a line of JSON, if that is how progress is shown.
+fn event(kind: Kind, event: &str, file: &str, fields: serde_json::Value) {
+    if kind != Kind::Json {
+        return;
+    }
+    let mut line = serde_json::json!({ "event": event, "file": file });
+    if let (Some(line), serde_json::Value::Object(fields)) = (line.as_object_mut(), fields) {
+        line.extend(fields);
+    }
+    crate::output::to_stderr(&line.to_string());
 }
 
 /// A bar over all files.
@@ -125,15 +258,8 @@ impl FileProgress {
         file.bar.set_message(format!("{number}{}  {text}", file.name));
     }
 
-    fn event(&self, event: &str, fields: serde_json::Value) {
-        if self.0.kind != Kind::Json {
-            return;
-        }
-        let mut line = serde_json::json!({ "event": event, "file": self.0.name });
-        if let (Some(line), serde_json::Value::Object(fields)) = (line.as_object_mut(), fields) {
-            line.extend(fields);
-        }
-        crate::output::to_stderr(&line.to_string());
+    fn event(&self, name: &str, fields: serde_json::Value) {
+        event(self.0.kind, name, &self.0.name, fields);
     }
 }
 

@@ -1,11 +1,10 @@
 //! Where transcripts go: standard output, or a file per input and format.
 
-use crate::args::is_stdin;
 use crate::failure::Failure;
+use crate::inputs::Input;
 use crate::output::shown;
 use conure::format::OutputFormat;
-use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Where transcripts go.
@@ -21,22 +20,22 @@ pub enum Targets {
 ///
 /// # Errors
 /// Two inputs that would be written to one file, an input that would be overwritten, a folder that cannot be made.
-pub fn targets(inputs: &[PathBuf], dir: Option<&Path>, formats: &[OutputFormat]) -> Result<Targets, Failure> {
+pub fn targets(inputs: &[Input], dir: Option<&Path>, formats: &[OutputFormat]) -> Result<Targets, Failure> {
     let Some(dir) = dir else {
         return Ok(Targets::Stdout(formats.first().copied().unwrap_or(OutputFormat::Txt)));
     };
     let names = names(inputs)?;
     std::fs::create_dir_all(dir)
         .map_err(|e| Failure::new(format!("cannot make the folder {}", shown(dir))).because(e))?;
-    let file = |name: &OsString, format: OutputFormat| {
-        let mut file = name.clone();
+    let file = |name: &Path, format: OutputFormat| {
+        let mut file = name.as_os_str().to_owned();
         file.push(".");
         file.push(format.name());
         (format, dir.join(file))
     };
     let files: Vec<Vec<_>> =
         names.iter().map(|name| formats.iter().map(|f| file(name, *f)).collect()).collect();
-    let sources: Vec<PathBuf> = inputs.iter().filter_map(|i| i.canonicalize().ok()).collect();
+    let sources: BTreeSet<PathBuf> = inputs.iter().filter_map(|i| i.path.canonicalize().ok()).collect();
     for (_, path) in files.iter().flatten() {
         if path.canonicalize().is_ok_and(|p| sources.contains(&p)) {
             return Err(Failure::usage(format!("{} is an input and would be overwritten", shown(path)))
@@ -46,27 +45,26 @@ pub fn targets(inputs: &[PathBuf], dir: Option<&Path>, formats: &[OutputFormat])
     Ok(Targets::Files(files))
 }
 
-/// A name for each input's files: its own without extension, or with it where two would be the same.
-fn names(inputs: &[PathBuf]) -> Result<Vec<OsString>, Failure> {
-    let whole = |p: &Path| match p.file_name() {
-        _ if is_stdin(p) => OsString::from("stdin"),
-        Some(name) => name.to_owned(),
-        None => OsString::from("audio"),
-    };
-    let stem = |p: &Path| Path::new(&whole(p)).file_stem().map_or_else(|| whole(p), ToOwned::to_owned);
-    let mut stems: BTreeMap<OsString, usize> = BTreeMap::new();
+/// A name for each input's files, in the folder that it has in the one asked for: its own without extension, or with it
+/// where two would be the same.
+fn names(inputs: &[Input]) -> Result<Vec<PathBuf>, Failure> {
+    let stem = |name: &Path| name.with_file_name(name.file_stem().unwrap_or(name.as_os_str()));
+    let mut stems: BTreeMap<PathBuf, usize> = BTreeMap::new();
     for input in inputs {
-        *stems.entry(stem(input)).or_default() += 1;
+        *stems.entry(stem(&input.name)).or_default() += 1;
     }
-    let names: Vec<OsString> =
-        inputs.iter().map(|p| if stems.get(&stem(p)) == Some(&1) { stem(p) } else { whole(p) }).collect();
-    let mut seen: BTreeMap<&OsString, &Path> = BTreeMap::new();
+    let name = |input: &Input| {
+        let stem = stem(&input.name);
+        if stems.get(&stem) == Some(&1) { stem } else { input.name.clone() }
+    };
+    let names: Vec<PathBuf> = inputs.iter().map(name).collect();
+    let mut seen: BTreeMap<&Path, &Path> = BTreeMap::new();
     for (name, input) in names.iter().zip(inputs) {
-        if let Some(other) = seen.insert(name, input) {
+        if let Some(other) = seen.insert(name, &input.path) {
             return Err(Failure::usage(format!(
                 "{} and {} would be written to the same file",
                 shown(other),
-                shown(input)
+                shown(&input.path)
             ))
             .advice("transcribe them with an --output-dir of their own"));
         }
@@ -78,20 +76,31 @@ fn names(inputs: &[PathBuf]) -> Result<Vec<OsString>, Failure> {
 mod tests {
     use super::*;
 
+    fn inputs(list: &[(&str, &str)]) -> Vec<Input> {
+        let input =
+            |&(path, name): &(&str, &str)| Input { path: path.into(), name: name.into(), entry: None };
+        list.iter().map(input).collect()
+    }
+
     #[test]
     fn names_are_short_and_never_the_same() {
-        for (inputs, expected) in [
-            (&["a.wav"][..], Some(&["a"][..])),
-            (&["x/a.wav", "b.tar.gz", "-"], Some(&["a", "b.tar", "stdin"])),
-            (&["a.wav", "a.mp3", "c"], Some(&["a.wav", "a.mp3", "c"])),
-            (&["x/a.wav", "y/a.wav"], None),
-            (&["a.wav", "a.wav"], None),
-            (&[".hidden", ".."], Some(&[".hidden", "audio"])),
+        for (list, expected) in [
+            (&[("a.wav", "a.wav")][..], Some(&["a"][..])),
+            (
+                &[("x/a.wav", "a.wav"), ("b.tar.gz", "b.tar.gz"), ("-", "stdin")],
+                Some(&["a", "b.tar", "stdin"]),
+            ),
+            (&[("a.wav", "a.wav"), ("a.mp3", "a.mp3"), ("c", "c")], Some(&["a.wav", "a.mp3", "c"])),
+            (&[("x/a.wav", "a.wav"), ("y/a.wav", "a.wav")], None),
+            (&[("a.wav", "a.wav"), ("a.wav", "a.wav")], None),
+            (&[(".hidden", ".hidden"), ("..", "audio")], Some(&[".hidden", "audio"])),
+            (&[("d/x/a.wav", "x/a.wav"), ("d/y/a.wav", "y/a.wav")], Some(&["x/a", "y/a"])),
+            (&[("d/x/a.wav", "x/a.wav"), ("d/x/a.ogg", "x/a.ogg")], Some(&["x/a.wav", "x/a.ogg"])),
+            (&[("d/x/a.wav", "x/a.wav"), ("e/x/a.wav", "x/a.wav")], None),
         ] {
-            let inputs: Vec<PathBuf> = inputs.iter().map(PathBuf::from).collect();
-            let found = names(&inputs).ok();
-            let expected = expected.map(|list| list.iter().map(OsString::from).collect::<Vec<_>>());
-            assert_eq!(found, expected, "{inputs:?}");
+            let found = names(&inputs(list)).ok();
+            let expected = expected.map(|list| list.iter().map(PathBuf::from).collect::<Vec<_>>());
+            assert_eq!(found, expected, "{list:?}");
         }
     }
 
@@ -100,7 +109,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let input = dir.path().join("a.json");
         std::fs::write(&input, "x").unwrap();
-        let inputs = [input];
+        let inputs = inputs(&[(input.to_str().unwrap(), "a.json")]);
         assert!(targets(&inputs, Some(dir.path()), &[OutputFormat::Json]).is_err());
         let files = targets(&inputs, Some(dir.path()), &[OutputFormat::Txt]).unwrap();
         assert_eq!(files, Targets::Files(vec![vec![(OutputFormat::Txt, dir.path().join("a.txt"))]]));

@@ -17,7 +17,7 @@ mod transducer;
 mod worker;
 
 pub use error::SpeechError;
-pub use measure::StageTimes;
+pub use measure::{BatchTimes, StageTimes};
 pub use options::{Decoder, RecogniseOptions};
 pub use progress::{OnProgress, Progress, Stage};
 pub use recogniser::{Recogniser, Recognition};

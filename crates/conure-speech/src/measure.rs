@@ -1,7 +1,7 @@
 //! Recognition with a watch in hand.
 
-use crate::decode::Transducer;
 use crate::decode::tdt::TdtGreedy;
+use crate::decode::{Decide, Transducer};
 use crate::error::SpeechError;
 use crate::options::{Decoder, RecogniseOptions};
 use crate::progress::Watching;
@@ -26,6 +26,19 @@ impl StageTimes {
     pub fn total(&self) -> Duration {
         self.features + self.encoder + self.decoder
     }
+}
+
+/// What [`Recogniser::batch_times`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BatchTimes {
+    /// All clips at once, each turn.
+    pub together: Vec<Duration>,
+    /// One after the other, each turn.
+    pub alone: Vec<Duration>,
+    /// Tokens of all clips.
+    pub tokens: usize,
+    /// Whether both gave the same tokens with the same frames, durations and confidence.
+    pub same: bool,
 }
 
 impl Recogniser {
@@ -104,5 +117,50 @@ impl Recogniser {
         }
         self.give_back(worker);
         Ok(times.split_off(count))
+    }
+
+    /// What decoding `clips` clips of `frames` encoder frames takes, together and one by one, in turns: `turns` times each,
+    /// after one turn that is not counted. The encoder's output is made up (the same at every call), so that only the
+    /// decoder runs.
+    ///
+    /// # Errors
+    /// A model without a transducer.
+    pub fn batch_times(&self, clips: usize, frames: usize, turns: usize) -> Result<BatchTimes, SpeechError> {
+        let Some(config) = &self.model().config().transducer else {
+            let (model, known) = (self.name().to_owned(), "ctc".to_owned());
+            return Err(SpeechError::NoDecoder { model, wanted: "transducer", known });
+        };
+        let mut state = 1u32;
+        let mut made_up = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        };
+        let length = frames * config.joint_hidden;
+        let rows: Vec<f32> = (0..clips * length).map(|_| made_up()).collect();
+        let items: Vec<&[f32]> = rows.chunks(length.max(1)).collect();
+        let mut worker = self.take_worker()?;
+        let mut times = BatchTimes::default();
+        let Some(transducer) = &mut worker.transducer else { return Ok(times) };
+        transducer.set_observer(None);
+        transducer.set_cancel(None);
+        for turn in 0..=turns {
+            let begun = Instant::now();
+            transducer.set_items(items.iter().copied());
+            let together = self.decode_together(transducer, &vec![frames; items.len()], &|_| true)?;
+            let middle = Instant::now();
+            let mut alone = Vec::with_capacity(items.len());
+            for item in &items {
+                transducer.set_items([*item]);
+                alone.extend(self.decode_together(transducer, &[frames], &|_| true)?);
+            }
+            times.tokens = together.iter().map(Vec::len).sum();
+            times.same = (turn == 0 || times.same) && together == alone;
+            if turn > 0 {
+                times.together.push(middle - begun);
+                times.alone.push(middle.elapsed());
+            }
+        }
+        self.give_back(worker);
+        Ok(times)
     }
 }

@@ -62,15 +62,12 @@ impl Worker {
         TensorView::of(&[f.frames, f.n_mels], &f.data).map_err(tensor_error)
     }
 
-    /// Hands an item's projected frames to the transducer.
-    pub fn load_frames(
-        &mut self,
-        encoded: &Encoded,
-        item: usize,
-    ) -> Result<&mut TransducerSession, SpeechError> {
+    /// Hands the projected frames of all items to the transducer.
+    pub fn load_frames(&mut self, encoded: &Encoded) -> Result<&mut TransducerSession, SpeechError> {
         let rows = self.encoders[encoded.session].1.outputs()?.get("joint.enc")?;
         let transducer = self.transducer.as_mut().ok_or(SpeechError::Cancelled)?;
-        transducer.set_frames(item_rows(&rows, item, encoded.frames[item])?);
+        let items = encoded.frames.iter().enumerate().map(|(item, &frames)| item_rows(&rows, item, frames));
+        transducer.set_items(items.collect::<Result<Vec<_>, _>>()?);
         Ok(transducer)
     }
 }

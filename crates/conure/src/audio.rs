@@ -7,7 +7,7 @@ use conure_audio::error::AudioError;
 use conure_audio::resample::Resampler;
 use conure_speech::{OnProgress, RecogniseOptions, SpeechError};
 
-pub use conure_audio::decode::Warning;
+pub use conure_audio::decode::{Warning, container};
 pub use conure_audio::downmix::Mix;
 pub use conure_audio::pcm::RawSpec;
 pub use conure_audio::source::AudioSource;

@@ -84,6 +84,25 @@ pub struct Bench {
     pub roofline_fraction: f64,
 }
 
+/// How fast clips are decoded together and one by one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BatchBench {
+    /// Clips.
+    pub clips: usize,
+    /// Encoder frames of each.
+    pub frames: usize,
+    /// Tokens of all clips.
+    pub tokens: usize,
+    /// All at once.
+    pub together_ms: Times,
+    /// One after the other.
+    pub alone_ms: Times,
+    /// The latter by the former.
+    pub ratio: f64,
+    /// Whether both gave the same tokens, frames, durations and confidence.
+    pub same: bool,
+}
+
 /// What this machine can do at most with so many threads, or as many as the process may use.
 ///
 /// # Errors
@@ -165,6 +184,18 @@ impl SpeechModel {
         self.recogniser().measure_encoder(samples, options, &observer)?;
         let flops = *counter.0.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(flops)
+    }
+
+    /// How much faster the transducer decodes `clips` clips of `frames` encoder frames (80 ms each) together than one by
+    /// one: median of `turns` turns of each, in turn, on an encoder output that is made up.
+    ///
+    /// # Errors
+    /// A model without a transducer.
+    pub fn bench_batch(&self, clips: usize, frames: usize, turns: usize) -> Result<BatchBench, Error> {
+        let times = self.recogniser().batch_times(clips.max(1), frames.max(1), turns.max(1))?;
+        let (together_ms, alone_ms) = (Times::of(times.together), Times::of(times.alone));
+        let ratio = alone_ms.median / together_ms.median.max(f64::MIN_POSITIVE);
+        Ok(BatchBench { clips, frames, tokens: times.tokens, together_ms, alone_ms, ratio, same: times.same })
     }
 
     /// The time in microseconds of a whole step of the TDT decoder: joint, decision, predictor; of `steps` steps.

@@ -41,6 +41,9 @@ pub enum Error {
         /// The start asked for.
         start: f64,
     },
+    /// Something panicked, which is a fault of this library; the rest of the work goes on.
+    #[error("a fault in this program; please report it, with the recording")]
+    Fault,
     /// This build holds no model.
     #[error("this build has no embedded model; name a model file")]
     NoEmbeddedModel,

@@ -12,12 +12,13 @@ mod info;
 mod inspect;
 mod language;
 mod live;
+mod many;
 mod model;
 mod process;
 mod profile;
 
 pub use audio::{AudioOptions, AudioSource, Recording, Samples};
-pub use bench::{Bench, Times, roofline};
+pub use bench::{BatchBench, Bench, Times, roofline};
 pub use conure_audio::decode::DecodeOptions;
 pub use conure_graph::{DeviceInfo, Drawing, Passes, Placement, devices};
 pub use conure_kernels::Precision;
@@ -39,5 +40,6 @@ pub use info::{DtypeInfo, EncoderInfo, ModelInfo, PreprocessorInfo, TokenizerInf
 pub use inspect::{Lengths, Part};
 pub use language::{LanguageInfo, LanguageModel};
 pub use live::Heard;
+pub use many::{FileClip, FilesEvent};
 pub use model::{LoadOptions, SpeechModel};
 pub use profile::{Profile, Share, TraceArgs, TraceEvent};

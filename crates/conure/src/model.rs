@@ -3,15 +3,14 @@
 use crate::audio::{AudioOptions, AudioSource, Recording, Samples, read, read_watched};
 use crate::error::Error;
 use crate::info::ModelInfo;
+use crate::many::placed;
 use conure_device::map::MappedFile;
 use conure_gguf::GgufFile;
 use conure_graph::openvino::{OpenVinoOptions, OpenVinoPrecision};
 use conure_graph::{Device, Passes, Registry};
 use conure_kernels::{Cpu, Precision};
 use conure_speech::result::Transcript;
-use conure_speech::{
-    RecogniseOptions, Recogniser, SpeechError, Stream, StreamOptions, TranscribeOptions, shift,
-};
+use conure_speech::{RecogniseOptions, Recogniser, SpeechError, Stream, StreamOptions, TranscribeOptions};
 use conure_tensor::Tensor;
 use std::path::Path;
 use std::sync::Arc;
@@ -171,14 +170,12 @@ impl SpeechModel {
         options: &TranscribeOptions,
     ) -> Result<Transcript, Error> {
         let samples = Samples::mono(&recording.samples, recording.sample_rate);
-        let mut transcript = if recording.sample_rate == self.sample_rate() {
+        let transcript = if recording.sample_rate == self.sample_rate() {
             self.recogniser.transcribe(&recording.samples, options)?
         } else {
             self.transcribe(samples, options)?
         };
-        shift(&mut transcript, recording.start);
-        transcript.warnings.extend(recording.warnings.iter().map(ToString::to_string));
-        Ok(transcript)
+        Ok(placed(transcript, recording))
     }
 
     /// Transcribes many clips; the results are in their order, and the same as of each alone.

@@ -121,7 +121,8 @@ pub enum BenchCommand {
     Roofline(RooflineArgs),
     /// Convolutions written as im2col and products, as they are and fused
     Conv(super::BenchConvArgs),
-    /// A whole step of a model's TDT decoder on one thread: joint, decision, predictor
+    /// A whole step of a model's TDT decoder on one thread (joint, decision, predictor); with --batch, decoding of clips
+    /// together and one by one
     Step(StepArgs),
 }
 
@@ -143,6 +144,22 @@ pub struct StepArgs {
     /// The model, a GGUF file; `embedded` is the one in the program
     #[arg(value_name = "MODEL")]
     pub model: PathBuf,
+
+    /// Decode so many clips together and one by one instead, in turns, on all threads
+    #[arg(long, value_name = "CLIPS", conflicts_with = "steps", value_parser = values::count)]
+    pub batch: Option<usize>,
+
+    /// With --batch: encoder frames of each clip, 80 ms of audio each
+    #[arg(long, value_name = "N", default_value = "125", requires = "batch", value_parser = values::count)]
+    pub frames: usize,
+
+    /// With --batch: turns that are timed
+    #[arg(long, value_name = "N", default_value = "5", requires = "batch", value_parser = values::count)]
+    pub turns: usize,
+
+    /// With --batch: threads to compute with [default: as many as the process may use]
+    #[arg(short = 't', long, value_name = "N", env = "CONURE_THREADS", value_parser = values::threads)]
+    pub threads: Option<usize>,
 
     /// Steps that are timed, after as many that are not
     #[arg(long, value_name = "N", default_value = "10000", value_parser = values::count)]

@@ -84,6 +84,8 @@ pub enum ProgressArg {
     conure transcribe speech.wav\n  \
     conure transcribe -m parakeet.gguf interview.mp3 --output-format srt > interview.srt\n  \
     conure transcribe *.flac --output-dir out --output-format json --output-format vtt\n  \
+    conure transcribe recordings --recursive --output-dir out --resume\n  \
+    conure transcribe --manifest test.jsonl --output-manifest heard.jsonl\n  \
     ffmpeg -i talk.mkv -f wav - | conure transcribe -\n  \
     arecord -f S16_LE -r 16000 -d 5 -t raw | conure transcribe - --raw s16le:16000:1\n  \
     arecord -f S16_LE -r 16000 -t raw | conure transcribe --stream -m realtime.gguf - --raw s16le:16000:1\n\n\
@@ -92,8 +94,8 @@ pub enum ProgressArg {
     standard error. A file that fails does not stop the others.\n\n\
     Exit codes: 0 all went well, 1 some file failed, 2 the command line makes no sense, 130 interrupted.")]
 pub struct TranscribeArgs {
-    /// Audio files; `-` is standard input
-    #[arg(value_name = "FILE", required_unless_present = "file")]
+    /// Audio files, and with --recursive folders; `-` is standard input
+    #[arg(value_name = "FILE", required_unless_present_any = ["file", "manifest"])]
     pub files: Vec<PathBuf>,
 
     /// An audio file, as another tool's option calls it
@@ -115,6 +117,10 @@ pub struct TranscribeArgs {
     /// Hearing as it comes.
     #[command(flatten)]
     pub live: LiveArgs,
+
+    /// Many at once.
+    #[command(flatten)]
+    pub many: ManyArgs,
 
     /// What is written.
     #[command(flatten)]
@@ -147,6 +153,29 @@ pub struct LiveArgs {
     /// was trained first]
     #[arg(long, value_name = "N", requires = "stream", env = "CONURE_LOOK_AHEAD", value_parser = values::any_count)]
     pub look_ahead: Option<usize>,
+}
+
+/// Many at once.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Many files")]
+pub struct ManyArgs {
+    /// Of a folder, all audio in it and in its folders, hidden ones left out; --output-dir gets the same folders
+    #[arg(short, long, env = "CONURE_RECURSIVE", value_parser = FalseyValueParser::new(), conflicts_with = "stream")]
+    pub recursive: bool,
+
+    /// Transcribe what a NeMo manifest lists: a JSON object per line with audio_filepath and, for a part of a file, offset and
+    /// duration; `-` is standard input. Each line is answered by itself with pred_text added
+    #[arg(long, value_name = "FILE.jsonl", conflicts_with_all = ["files", "file", "recursive", "stream"])]
+    #[arg(conflicts_with_all = ["output_dir", "output_format", "start", "duration"])]
+    pub manifest: Option<PathBuf>,
+
+    /// Where the answers to a manifest go [default: standard output]
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub output_manifest: Option<PathBuf>,
+
+    /// Take up a run that was stopped: what has its output already, whole, is passed over
+    #[arg(long, env = "CONURE_RESUME", value_parser = FalseyValueParser::new())]
+    pub resume: bool,
 }
 
 /// What is written, and where.
@@ -269,18 +298,30 @@ impl TranscribeArgs {
         if self.live.stream && inputs.len() > 1 {
             return Err("--stream hears one input".to_owned());
         }
-        if self.output.output_dir.is_some() {
-            return Ok(());
+        if self.many.output_manifest.is_some() && self.many.manifest.is_none() {
+            return Err("--output-manifest holds the answers to a --manifest: give one".to_owned());
         }
-        if formats.len() > 1 {
+        if self.many.resume && self.output.output_dir.is_none() && self.many.output_manifest.is_none() {
+            return Err(
+                "--resume looks at the outputs there are: give --output-dir DIR, or with --manifest \
+                        --output-manifest FILE"
+                    .to_owned(),
+            );
+        }
+        if self.output.output_dir.is_none() && formats.len() > 1 {
             return Err(
                 "several formats do not go to standard output together: give --output-dir DIR".to_owned()
             );
         }
-        match formats.first() {
+        self.check_count(inputs.len())
+    }
+
+    /// What makes no sense with so many inputs.
+    pub fn check_count(&self, inputs: usize) -> Result<(), String> {
+        match self.formats().first() {
             Some(
                 format @ (OutputFormat::Srt | OutputFormat::Vtt | OutputFormat::Tsv | OutputFormat::Csv),
-            ) if inputs.len() > 1 => {
+            ) if inputs > 1 && self.output.output_dir.is_none() => {
                 Err(format!("{format} holds one transcript: for several files give --output-dir DIR"))
             }
             _ => Ok(()),
@@ -327,6 +368,8 @@ mod tests {
         assert!(args.output.tokens && args.output.highlight_words && args.input.strict && args.quiet);
         assert_eq!(parse("transcribe -f a.wav b.wav").unwrap().inputs().len(), 2);
         assert_eq!(parse("transcribe a --output-format all -o x").unwrap().formats().len(), 6);
+        assert!(parse("transcribe a -r -o x --resume").unwrap().many.recursive);
+        assert!(parse("transcribe --manifest - --output-manifest o --resume").unwrap().inputs().is_empty());
     }
 
     #[test]
@@ -337,6 +380,12 @@ mod tests {
             ("transcribe a --output-format json --output-format srt", "--output-dir"),
             ("transcribe a b --output-format vtt", "vtt holds one transcript"),
             ("transcribe - -", "only once"),
+            ("transcribe a --resume", "--output-dir"),
+            ("transcribe a --manifest m", "cannot be used with"),
+            ("transcribe --manifest m --output-dir o", "cannot be used with"),
+            ("transcribe --manifest m --start 3", "cannot be used with"),
+            ("transcribe --manifest m --resume", "--output-manifest"),
+            ("transcribe a --output-manifest m", "--manifest"),
             ("transcribe a --threads 0", "1 to 1024"),
             ("transcribe a --decoder beam", "possible values"),
             ("transcribe a --raw s16:1:1", "s16le"),

@@ -127,7 +127,27 @@ fn roofline(args: &RooflineArgs) -> Result<(), Failure> {
     )
 }
 
+/// Decoding of clips together and one by one.
+fn batch(args: &StepArgs, clips: usize) -> Result<(), Failure> {
+    let compute = ComputeArgs { threads: args.threads, ..ComputeArgs::default() };
+    let model = model::load(Some(&args.model), &compute)?;
+    let b = model
+        .bench_batch(clips, args.frames, args.turns)
+        .map_err(|e| model::failed(format!("cannot time the decoder of {}", shown(&args.model)), e))?;
+    if args.json {
+        return print(json(&b)?);
+    }
+    let same = if b.same { "the same tokens" } else { "OTHER tokens" };
+    print(format!(
+        "{} clips of {} frames, {} tokens: {:.2} ms together, {:.2} ms one by one: {:.2} times as fast, {same}\n",
+        b.clips, b.frames, b.tokens, b.together_ms.median, b.alone_ms.median, b.ratio
+    ))
+}
+
 fn step(args: &StepArgs) -> Result<(), Failure> {
+    if let Some(clips) = args.batch {
+        return batch(args, clips);
+    }
     let one_thread = ComputeArgs { threads: Some(1), ..ComputeArgs::default() };
     let model = model::load(Some(&args.model), &one_thread)?;
     let times = model

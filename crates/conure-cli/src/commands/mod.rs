@@ -11,6 +11,7 @@ pub mod generate;
 pub mod graph;
 pub mod info;
 pub mod language;
+mod many;
 pub mod model;
 pub mod perplexity;
 pub mod profile;

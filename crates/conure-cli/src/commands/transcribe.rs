@@ -1,8 +1,9 @@
 //! `conure transcribe`.
 
-use super::model;
+use super::{many, model};
 use crate::args::{TranscribeArgs, is_stdin};
 use crate::failure::{Exit, Failure};
+use crate::inputs::{self, Input};
 use crate::interrupt::Interrupt;
 use crate::output::{note, shown, to_file, to_stdout, warning};
 use crate::progress::{FileProgress, Progress};
@@ -31,33 +32,98 @@ pub fn run(args: &TranscribeArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     if args.live.stream {
         return super::stream::run(args, interrupt);
     }
-    let inputs = args.inputs();
-    let targets = targets(&inputs, args.output.output_dir.as_deref(), &args.formats())?;
-    let job = Job {
-        model: model::load(args.model.as_deref(), &args.compute)?,
+    let inputs = inputs::collect(args)?;
+    args.check_count(inputs.list.len()).map_err(Failure::usage)?;
+    let formats = args.formats();
+    let job = Prepared {
+        targets: targets(&inputs.list, args.output.output_dir.as_deref(), &formats)?,
         audio: audio_options(args),
         options: transcribe_options(args, interrupt),
         format: format_options(args),
-        targets,
     };
-    // What the model cannot do it can do for no file: said once, before the work.
-    let (recogniser, wanted) = (job.model.recogniser(), &job.options.recognise);
-    recogniser
-        .head(wanted.decoder)
-        .and_then(|_| recogniser.language(wanted))
-        .map_err(|error| Failure::new("the model cannot do what was asked for").because(error))?;
-    if !args.quiet {
-        announce(&job.model, model::is_embedded(args.model.as_deref()));
+    if inputs.list.len() == 1
+        && inputs.failures.is_empty()
+        && !args.many.resume
+        && args.many.manifest.is_none()
+    {
+        return one(args, interrupt, job, &inputs.list[0]);
     }
-    let progress = Progress::new(args);
-    let mut failures = Vec::new();
-    for (index, input) in inputs.iter().enumerate() {
-        let shown = shown(input);
+    many::run(args, interrupt, job, inputs)
+}
+
+/// Transcribes one input.
+fn one(args: &TranscribeArgs, interrupt: &Interrupt, job: Prepared, input: &Input) -> Result<Exit, Failure> {
+    let job = job.load(args)?;
+    let progress = Progress::new(args, 1);
+    match job.each(input, interrupt, &progress, 0)? {
+        Ok(transcript) => {
+            job.announce_result(&shown(&input.path), &transcript, args.quiet);
+            job.write(0, &transcript)?;
+            Ok(Exit::Success)
+        }
+        Err(failure) => {
+            failure.print();
+            Ok(failure.exit())
+        }
+    }
+}
+
+/// What the arguments come to, without a model yet.
+pub(super) struct Prepared {
+    pub audio: AudioOptions,
+    pub options: TranscribeOptions,
+    pub format: FormatOptions,
+    pub targets: Targets,
+}
+
+impl Prepared {
+    /// Loads the model and says so.
+    ///
+    /// # Errors
+    /// A model that cannot be loaded, or cannot do what was asked for.
+    pub fn load(self, args: &TranscribeArgs) -> Result<Job, Failure> {
+        let model = model::load(args.model.as_deref(), &args.compute)?;
+        // What the model cannot do it can do for no file: said once, before the work.
+        let (recogniser, wanted) = (model.recogniser(), &self.options.recognise);
+        recogniser
+            .head(wanted.decoder)
+            .and_then(|_| recogniser.language(wanted))
+            .map_err(|error| Failure::new("the model cannot do what was asked for").because(error))?;
+        if !args.quiet {
+            announce(&model, model::is_embedded(args.model.as_deref()));
+        }
+        let Prepared { audio, options, format, targets } = self;
+        Ok(Job { model, audio, options, format, targets })
+    }
+}
+
+/// What is the same for every file.
+pub(super) struct Job {
+    pub model: SpeechModel,
+    pub audio: AudioOptions,
+    pub options: TranscribeOptions,
+    pub format: FormatOptions,
+    pub targets: Targets,
+}
+
+impl Job {
+    /// Transcribes an input by itself, which may be a pipe, with a progress of its own.
+    ///
+    /// # Errors
+    /// The inner one is that of the input; the outer one an interruption.
+    pub fn each(
+        &self,
+        input: &Input,
+        interrupt: &Interrupt,
+        progress: &Progress,
+        index: usize,
+    ) -> Result<Result<Transcript, Failure>, Failure> {
+        let shown = shown(&input.path);
         let bar = progress.file(index, &shown);
         let farewell = bar.clone();
         interrupt.before_leaving(move || farewell.failed("interrupted"));
         let done = model::contained(&format!("cannot transcribe {shown}"), || {
-            job.transcribe(input, interrupt, &bar)
+            self.transcribe(&input.path, interrupt, &bar)
         });
         if interrupt.requested() {
             // Whatever it says: a read that was cut short is no fault of the file.
@@ -69,74 +135,59 @@ pub fn run(args: &TranscribeArgs, interrupt: &Interrupt) -> Result<Exit, Failure
             Ok(transcript) => bar.done(transcript.duration),
             Err(failure) => bar.failed(&failure.summary()),
         }
-        match done.and_then(|transcript| job.deliver(index, &shown, &transcript, args.quiet)) {
-            Ok(true) => {}
-            Ok(false) => break,
-            Err(failure) => {
-                failure.print();
-                failures.push(shown);
-            }
-        }
+        Ok(done)
     }
-    if failures.is_empty() {
-        return Ok(Exit::Success);
-    }
-    if inputs.len() > 1 {
-        warning(&format!("{} of {} files failed: {}", failures.len(), inputs.len(), failures.join(", ")));
-    }
-    Ok(Exit::Failed)
-}
 
-/// What is the same for every file.
-struct Job {
-    model: SpeechModel,
-    audio: AudioOptions,
-    options: TranscribeOptions,
-    format: FormatOptions,
-    targets: Targets,
-}
-
-impl Job {
     fn transcribe(
         &self,
         input: &Path,
         interrupt: &Interrupt,
         bar: &FileProgress,
     ) -> Result<Transcript, Failure> {
-        let what = || format!("cannot transcribe {}", shown(input));
         let mut options = self.options.clone();
         options.recognise.progress = bar.watcher();
         self.model
             .transcribe_file(source(input, interrupt)?, &self.audio, &options)
-            .map_err(|error| model::failed(what(), error))
+            .map_err(|error| failed(input, error))
     }
 
-    /// Writes a transcript where it belongs. `false`: nobody reads standard output any more.
-    fn deliver(
-        &self,
-        index: usize,
-        shown: &str,
-        transcript: &Transcript,
-        quiet: bool,
-    ) -> Result<bool, Failure> {
+    /// Says what there is to say about a transcript.
+    pub fn announce_result(&self, shown: &str, transcript: &Transcript, quiet: bool) {
         for text in &transcript.warnings {
             warning(&format!("{shown}: {text}"));
         }
         if transcript.text.is_empty() && !quiet {
             note(&format!("{shown}: no words in {:.2} s of audio", transcript.duration));
         }
-        match &self.targets {
-            Targets::Stdout(format) => to_stdout(|out| format::write(transcript, *format, &self.format, out)),
-            Targets::Files(files) => {
-                for (format, path) in files.get(index).into_iter().flatten() {
-                    to_file(path, |out| format::write(transcript, *format, &self.format, out)).map_err(
-                        |e| Failure::new(format!("cannot write {}", crate::output::shown(path))).because(e),
-                    )?;
-                }
-                Ok(true)
-            }
-        }
     }
+
+    /// Writes a transcript where it belongs. `false`: nobody reads standard output any more.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn write(&self, index: usize, transcript: &Transcript) -> Result<bool, Failure> {
+        let files = match &self.targets {
+            Targets::Stdout(format) => {
+                return to_stdout(|out| format::write(transcript, *format, &self.format, out));
+            }
+            Targets::Files(files) => files.get(index).map(Vec::as_slice).unwrap_or_default(),
+        };
+        for (format, path) in files {
+            let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+            folder
+                .and_then(|()| to_file(path, |out| format::write(transcript, *format, &self.format, out)))
+                .map_err(|e| {
+                    Failure::new(format!("cannot write {}", crate::output::shown(path))).because(e)
+                })?;
+        }
+        Ok(true)
+    }
+}
+
+/// Why an input was not transcribed.
+pub(super) fn failed(input: &Path, error: conure::Error) -> Failure {
+    let failure = model::failed(format!("cannot transcribe {}", shown(input)), error);
+    if input.is_dir() { failure.advice("--recursive transcribes what is in a folder") } else { failure }
 }
 
 /// What an input is read from.

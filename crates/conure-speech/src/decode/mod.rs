@@ -1,8 +1,10 @@
 //! Greedy decoders: CTC, RNN-T and TDT with the rules of NeMo's `greedy_batch`.
 //!
 //! The decoders know no model. A CTC decoder reads a matrix of scores; the transducer decoders drive a
-//! [`Transducer`], which runs the predictor and the joint network.
+//! [`Transducer`], which runs the predictor and the joint network, or a [`BatchTransducer`], which does so for many clips
+//! at once.
 
+mod batch;
 pub mod ctc;
 pub mod rnnt;
 pub mod tdt;
@@ -50,6 +52,78 @@ pub trait Transducer {
     fn joint(&mut self, frame: usize) -> Result<&[f32], Self::Error>;
 }
 
+/// One row of a step of the predictor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PredictorRow {
+    /// What was emitted; `None` at the start of the text.
+    pub token: Option<u32>,
+    /// The slot whose state it continues; `None`: the zero state.
+    pub from: Option<usize>,
+    /// The slot that keeps its state and output.
+    pub to: usize,
+}
+
+/// One row of a step of the joint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JointRow {
+    /// Which clip.
+    pub item: usize,
+    /// Its encoder frame.
+    pub frame: usize,
+    /// The slot with the predictor's output.
+    pub slot: usize,
+}
+
+/// A transducer at work on many hypotheses at once, of one clip or of many: the predictor's states and outputs are kept in
+/// numbered slots. A row's result does not depend on the other rows of its step.
+pub trait BatchTransducer {
+    /// What can go wrong when the networks run.
+    type Error: Into<Box<dyn Error + Send + Sync>>;
+
+    /// Runs the predictor one step on at least one row. All rows read their slots before any is written.
+    ///
+    /// # Errors
+    /// When the network cannot be run.
+    fn predict_rows(&mut self, rows: &[PredictorRow]) -> Result<(), Self::Error>;
+
+    /// Raw logits of at least one row, one after the other; of each, as [`Transducer::joint`] gives them.
+    ///
+    /// # Errors
+    /// When the network cannot be run.
+    fn joint_rows(&mut self, rows: &[JointRow]) -> Result<&[f32], Self::Error>;
+}
+
+/// What the logits of a frame mean: the choice that a kind of transducer makes of them.
+pub(crate) trait Decide {
+    /// Logits of a row.
+    fn width(&self) -> usize;
+
+    /// Most tokens on one frame.
+    fn max_symbols(&self) -> usize;
+
+    /// The token, `None` for a blank, and the frames to move on by; after a token 0 stays on the frame.
+    fn decide(&self, logits: &[f32], frame: usize) -> Result<(Option<Token>, usize), DecodeError>;
+}
+
+/// Where a clip's decoding stands: the frame that is decided next and the tokens that it has.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Walk {
+    pub frame: usize,
+    on_frame: usize,
+}
+
+impl Walk {
+    /// Moves on as a decision says. A blank moves by at least one frame; a token of duration 0 stays on its frame; the last
+    /// of `max_symbols` tokens on one frame moves by at least one frame. (NeMo's unbatched TDT decoder adds one to the latter.)
+    pub fn step(&mut self, token: bool, duration: usize, max_symbols: usize) {
+        self.on_frame += usize::from(token);
+        if !token || duration > 0 || self.on_frame >= max_symbols.max(1) {
+            self.frame = self.frame.saturating_add(duration.max(1));
+            self.on_frame = 0;
+        }
+    }
+}
+
 /// Where a transducer decoder stands between calls: audio that arrives in pieces is decoded by calling `decode` with
 /// the same state and more frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -77,6 +151,43 @@ impl TransducerState {
         }
         Ok(())
     }
+}
+
+/// Decides the frames from where `state` stands up to `frames` and appends the tokens; `state` may end beyond `frames`, by
+/// the last duration. Stops between frames only.
+fn decode_one<D: Decide, M: Transducer>(
+    rule: &D,
+    model: &mut M,
+    frames: usize,
+    state: &mut TransducerState,
+    tokens: &mut Vec<Token>,
+    progress: Option<Progress<'_>>,
+) -> Result<(), DecodeError> {
+    let mut ticker = Ticker::new(progress, state.next_frame);
+    let mut walk = Walk { frame: state.next_frame, on_frame: 0 };
+    while state.next_frame < frames {
+        ticker.at(state.next_frame)?;
+        while walk.frame == state.next_frame {
+            state.prime(model)?;
+            let logits = model.joint(walk.frame).map_err(DecodeError::model)?;
+            let (token, duration) = rule.decide(logits, walk.frame)?;
+            if let Some(token) = token {
+                tokens.push(token);
+                model.predict(Some(token.id)).map_err(DecodeError::model)?;
+            }
+            walk.step(token.is_some(), duration, rule.max_symbols());
+        }
+        state.next_frame = walk.frame;
+    }
+    Ok(())
+}
+
+/// The error of a row of logits of another length than `expected`.
+fn check_length(logits: &[f32], expected: usize) -> Result<(), DecodeError> {
+    if logits.len() == expected {
+        return Ok(());
+    }
+    Err(DecodeError::ScoreLength { got: logits.len(), expected })
 }
 
 /// Asked every [`PROGRESS_FRAMES`] frames with the number of frames done; `false` ends decoding with
@@ -173,6 +284,14 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+
+    /// A number below `n`, from a generator of its own kind.
+    pub(super) fn below(seed: &mut u64, n: usize) -> usize {
+        *seed ^= *seed << 13;
+        *seed ^= *seed >> 7;
+        *seed ^= *seed << 17;
+        (*seed % n as u64) as usize
+    }
 
     #[test]
     fn the_first_of_equals_is_best() {

@@ -1,6 +1,10 @@
 //! Greedy RNN-T: on each frame tokens until the blank wins, or until there are `max_symbols` of them.
 
-use super::{DecodeError, Progress, Ticker, Token, Transducer, TransducerState, best, confidence};
+use super::batch::decode_batch;
+use super::{
+    BatchTransducer, Decide, DecodeError, Progress, Token, Transducer, TransducerState, best, check_length,
+    confidence, decode_one,
+};
 
 /// Greedy RNN-T.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,28 +30,40 @@ impl RnntGreedy {
         tokens: &mut Vec<Token>,
         progress: Option<Progress<'_>>,
     ) -> Result<(), DecodeError> {
-        let width = self.blank as usize + 1;
-        let mut ticker = Ticker::new(progress, state.next_frame);
-        while state.next_frame < frames {
-            let frame = state.next_frame;
-            ticker.at(frame)?;
-            for _ in 0..self.max_symbols.max(1) {
-                state.prime(model)?;
-                let logits = model.joint(frame).map_err(DecodeError::model)?;
-                if logits.len() != width {
-                    return Err(DecodeError::ScoreLength { got: logits.len(), expected: width });
-                }
-                let choice = best(logits, frame)?;
-                if choice == self.blank as usize {
-                    break;
-                }
-                let id = choice as u32;
-                tokens.push(Token { id, frame, duration: 1, confidence: confidence(logits, choice) });
-                model.predict(Some(id)).map_err(DecodeError::model)?;
-            }
-            state.next_frame += 1;
+        decode_one(self, model, frames, state, tokens, progress)
+    }
+
+    /// Decodes clips together: of each, so many encoder frames. The tokens of a clip are those that it has alone.
+    ///
+    /// # Errors
+    /// As [`RnntGreedy::decode`]; a frame that an error names is that of one of the clips.
+    pub fn decode_batch<M: BatchTransducer>(
+        &self,
+        model: &mut M,
+        frames: &[usize],
+        progress: Option<Progress<'_>>,
+    ) -> Result<Vec<Vec<Token>>, DecodeError> {
+        decode_batch(self, model, frames, progress)
+    }
+}
+
+impl Decide for RnntGreedy {
+    fn width(&self) -> usize {
+        self.blank as usize + 1
+    }
+
+    fn max_symbols(&self) -> usize {
+        self.max_symbols
+    }
+
+    fn decide(&self, logits: &[f32], frame: usize) -> Result<(Option<Token>, usize), DecodeError> {
+        check_length(logits, self.width())?;
+        let choice = best(logits, frame)?;
+        if choice == self.blank as usize {
+            return Ok((None, 1));
         }
-        Ok(())
+        let confidence = confidence(logits, choice);
+        Ok((Some(Token { id: choice as u32, frame, duration: 1, confidence }), 0))
     }
 }
 

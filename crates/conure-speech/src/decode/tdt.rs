@@ -1,6 +1,10 @@
 //! Greedy TDT: each decision is a token and a duration, which says how many frames further the next decision is made.
 
-use super::{DecodeError, Progress, Ticker, Token, Transducer, TransducerState, best, confidence};
+use super::batch::decode_batch;
+use super::{
+    BatchTransducer, Decide, DecodeError, Progress, Token, Transducer, TransducerState, best, check_length,
+    confidence, decode_one,
+};
 
 /// Greedy TDT with the rules of NeMo's `greedy_batch`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,38 +36,36 @@ impl TdtGreedy {
         tokens: &mut Vec<Token>,
         progress: Option<Progress<'_>>,
     ) -> Result<(), DecodeError> {
-        let mut ticker = Ticker::new(progress, state.next_frame);
-        while state.next_frame < frames {
-            let frame = state.next_frame;
-            ticker.at(frame)?;
-            let mut step = 0;
-            for _ in 0..self.max_symbols.max(1) {
-                state.prime(model)?;
-                let (token, duration) =
-                    self.decide(model.joint(frame).map_err(DecodeError::model)?, frame)?;
-                step = duration;
-                let Some(token) = token else { break };
-                tokens.push(token);
-                model.predict(Some(token.id)).map_err(DecodeError::model)?;
-                if duration > 0 {
-                    break;
-                }
-            }
-            state.next_frame = frame.saturating_add(step.max(1));
-        }
-        Ok(())
+        decode_one(self, model, frames, state, tokens, progress)
     }
 
-    /// The token, `None` for a blank, and the duration that logits stand for.
-    pub(crate) fn decide(&self, logits: &[f32], frame: usize) -> Result<(Option<Token>, usize), DecodeError> {
-        let width = self.blank as usize + 1;
-        if logits.len() != width + self.durations.len() {
-            return Err(DecodeError::ScoreLength {
-                got: logits.len(),
-                expected: width + self.durations.len(),
-            });
-        }
-        let (scores, durations) = logits.split_at(width);
+    /// Decodes clips together: of each, so many encoder frames. The tokens of a clip, their durations among them, are those
+    /// that it has alone. (NeMo's batched decoder records other durations.)
+    ///
+    /// # Errors
+    /// As [`TdtGreedy::decode`]; a frame that an error names is that of one of the clips.
+    pub fn decode_batch<M: BatchTransducer>(
+        &self,
+        model: &mut M,
+        frames: &[usize],
+        progress: Option<Progress<'_>>,
+    ) -> Result<Vec<Vec<Token>>, DecodeError> {
+        decode_batch(self, model, frames, progress)
+    }
+}
+
+impl Decide for TdtGreedy {
+    fn width(&self) -> usize {
+        self.blank as usize + 1 + self.durations.len()
+    }
+
+    fn max_symbols(&self) -> usize {
+        self.max_symbols
+    }
+
+    fn decide(&self, logits: &[f32], frame: usize) -> Result<(Option<Token>, usize), DecodeError> {
+        check_length(logits, self.width())?;
+        let (scores, durations) = logits.split_at(self.blank as usize + 1);
         let choice = best(scores, frame)?;
         let duration = self.durations.get(best(durations, frame)?).copied().unwrap_or(0);
         let token = (choice != self.blank as usize).then(|| Token {
