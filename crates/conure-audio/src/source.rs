@@ -45,6 +45,18 @@ impl AudioSource {
         AudioSource { name: name.into(), origin: Origin::Reader(Box::new(reader)) }
     }
 
+    /// The same once more, from its beginning; `None` for what can only be read once.
+    pub fn again(&self) -> Option<AudioSource> {
+        let origin = match &self.origin {
+            Origin::Path(path) if std::fs::metadata(path).map_or(true, |m| m.is_file()) => {
+                Origin::Path(path.clone())
+            }
+            Origin::Bytes(bytes) => Origin::Bytes(bytes.clone()),
+            Origin::Path(_) | Origin::Reader(_) => return None,
+        };
+        Some(AudioSource { name: self.name.clone(), origin })
+    }
+
     /// The name for messages.
     pub fn name(&self) -> &str {
         &self.name

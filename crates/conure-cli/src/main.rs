@@ -40,6 +40,7 @@ fn run(command: &Command) -> Result<Exit, Failure> {
     let interrupt = interrupt::Interrupt::listen();
     match command {
         Command::Transcribe(args) => return commands::transcribe::run(args, &interrupt),
+        Command::Listen(args) => return commands::listen::run(args, &interrupt),
         Command::Convert(args) => commands::convert::run(args, interrupt.flag()),
         Command::Quantize(args) => commands::quantize::run(args, interrupt.flag()),
         Command::Info(args) => commands::info::run(args),

@@ -261,7 +261,7 @@ fn options(help: &str) -> Vec<String> {
 #[test]
 fn the_guide_names_every_option_and_no_other() {
     let guide = std::fs::read_to_string(root().join("docs/command-line.md")).unwrap();
-    for command in ["transcribe", "convert", "info", "devices", "capture"] {
+    for command in ["transcribe", "listen", "convert", "info", "devices", "capture"] {
         let help = conure_with([command, "--help"]).stdout;
         let options = options(&help);
         assert!(!options.is_empty(), "{command}: {help}");

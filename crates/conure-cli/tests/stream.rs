@@ -81,3 +81,68 @@ fn what_cannot_stream_is_said_before_the_first_sound() {
     let alone = run(conure().args(["transcribe", "--look-ahead", "1"]).arg(speech()));
     assert_eq!(alone.code, Some(2), "{}", alone.stderr);
 }
+
+/// A file played into what stands for a microphone says what the file says; played as fast as it was spoken, it takes its
+/// time, and how late the words came is told.
+#[test]
+fn a_played_file_is_heard_like_a_microphone() {
+    let (folder, model) = model();
+    let clip = folder.path().join("clip.wav");
+    let wav = std::fs::read(speech()).unwrap();
+    std::fs::write(&clip, &wav[..44 + 2 * 16_000]).unwrap();
+    let listen =
+        |args: &[&str]| run(conure().args(["listen", "-m"]).arg(&model).arg("--input").arg(&clip).args(args));
+    let fast = listen(&["--pace", "fast", "--output-format", "txt"]);
+    assert_eq!(fast.code, Some(0), "{}", fast.stderr);
+    assert!(
+        fast.stderr.contains("listening to") && fast.stderr.contains("words come up to"),
+        "{}",
+        fast.stderr
+    );
+    let stream =
+        run(conure().args(["transcribe", "--stream", "--no-timestamps", "-q", "-m"]).arg(&model).arg(&clip));
+    assert!(stream.stdout.split_whitespace().count() > 2, "{}", stream.stdout);
+    assert_eq!(fast.stdout, stream.stdout);
+    let begun = std::time::Instant::now();
+    let real = listen(&["--duration", "0.5"]);
+    assert_eq!(real.code, Some(0), "{}", real.stderr);
+    assert!(begun.elapsed().as_secs_f64() >= 0.5);
+    let events: Vec<Value> = real.stdout.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert!(events.iter().any(|e| e["event"] == "words"), "{}", real.stdout);
+    assert!(real.stderr.contains("s after they were spoken, at most"), "{}", real.stderr);
+}
+
+/// Something that records as `arecord` does stands for it; one that fails is told of, and so is that there is none.
+#[cfg(unix)]
+#[test]
+fn a_recorder_is_heard() {
+    let (folder, model) = model();
+    let wav = std::fs::read(speech()).unwrap();
+    std::fs::write(folder.path().join("raw"), &wav[44..44 + 2 * 16_000]).unwrap();
+    let script = folder.path().join("arecord");
+    let listen = |body: &str| {
+        std::fs::write(&script, format!("#!/bin/sh\n{body}\n")).unwrap();
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&script, executable).unwrap();
+        run(conure()
+            .current_dir(folder.path())
+            .env("PATH", format!("{}:/bin:/usr/bin", folder.path().display()))
+            .args(["listen", "--output-format", "txt", "-m"])
+            .arg(&model))
+    };
+    let heard = listen("[ \"$*\" = \"-q -f S16_LE -r 16000 -c 1 -t raw\" ] && exec cat raw");
+    assert_eq!(heard.code, Some(0), "{}", heard.stderr);
+    assert!(heard.stderr.contains("listening to the microphone"), "{}", heard.stderr);
+    let clip = folder.path().join("clip.wav");
+    std::fs::write(&clip, &wav[..44 + 2 * 16_000]).unwrap();
+    let stream =
+        run(conure().args(["transcribe", "--stream", "--no-timestamps", "-q", "-m"]).arg(&model).arg(&clip));
+    assert_eq!(heard.stdout, stream.stdout);
+    let failed = listen("exit 3");
+    assert_eq!((failed.code, failed.stdout.as_str()), (Some(1), ""), "{}", failed.stderr);
+    assert!(failed.stderr.contains("arecord ended"), "{}", failed.stderr);
+    let mut nowhere = conure();
+    nowhere.env("PATH", "/nowhere").args(["listen", "-m"]).arg(&model);
+    let none = run(&mut nowhere);
+    assert!(none.code == Some(1) && none.stderr.contains("none of these recorders"), "{}", none.stderr);
+}

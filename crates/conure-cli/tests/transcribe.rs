@@ -171,6 +171,53 @@ fn what_cannot_be_had_is_an_error_that_says_what_can() {
     assert!(ran.code == Some(1) && ran.stderr.contains("convert it first: conure convert"), "{}", ran.stderr);
 }
 
+/// Two who speak in turn, each on a channel: each says what it says alone, in the order of their turns.
+#[test]
+fn a_speaker_on_each_channel() {
+    let dir = tempfile::tempdir().unwrap();
+    let wav = std::fs::read(speech()).unwrap();
+    let samples: Vec<[u8; 2]> = wav[44..].chunks_exact(2).map(|s| [s[0], s[1]]).collect();
+    let turn = 60_000;
+    let write = |name: &str, channels: u16, data: Vec<u8>| {
+        let mut file = wav[..44].to_vec();
+        file[4..8].copy_from_slice(&(36 + data.len() as u32).to_le_bytes());
+        file[22..24].copy_from_slice(&channels.to_le_bytes());
+        file[28..32].copy_from_slice(&(32_000 * u32::from(channels)).to_le_bytes());
+        file[32..34].copy_from_slice(&(2 * channels).to_le_bytes());
+        file[40..44].copy_from_slice(&(data.len() as u32).to_le_bytes());
+        file.extend(data);
+        let path = dir.path().join(name);
+        std::fs::write(&path, file).unwrap();
+        path
+    };
+    let (quiet, own) = ([0u8, 0], |i: usize, first: bool| (i < turn) == first);
+    let channel = |first: bool| {
+        let keep = move |(i, s): (usize, &[u8; 2])| if own(i, first) { *s } else { quiet };
+        samples.iter().enumerate().map(keep).collect::<Vec<[u8; 2]>>()
+    };
+    let (left, right) = (channel(true), channel(false));
+    let both = write("both.wav", 2, left.iter().zip(&right).flat_map(|(l, r)| [*l, *r]).flatten().collect());
+    let alone = [("left.wav", left), ("right.wav", right)].map(|(name, channel)| {
+        let path = write(name, 1, channel.into_iter().flatten().collect());
+        conure_with(["transcribe", "-q", path.to_str().unwrap()]).stdout.trim().to_owned()
+    });
+    assert!(alone.iter().all(|text| text.split(' ').count() > 2), "{alone:?}");
+    let speakers = |format: &str| {
+        let both = both.to_str().unwrap();
+        let ran = conure_with(["transcribe", "-q", "--speakers", "channel", "--output-format", format, both]);
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        ran.stdout
+    };
+    assert_eq!(speakers("txt"), format!("Speaker 1: {}\nSpeaker 2: {}\n", alone[0], alone[1]));
+    let json: serde_json::Value = serde_json::from_str(&speakers("json")).unwrap();
+    let who: Vec<_> = json["segments"].as_array().unwrap().iter().map(|s| s["speaker"].as_u64()).collect();
+    assert_eq!(who, [Some(0), Some(1)]);
+    let vtt = speakers("vtt");
+    assert!(vtt.contains("\n<v Speaker 1>") && vtt.contains("\n<v Speaker 2>"), "{vtt}");
+    let piped = run(conure().args(["transcribe", "--speakers", "channel", "-"]).write_stdin(wav.clone()));
+    assert!(piped.code == Some(1) && piped.stderr.contains("write it to a file first"), "{}", piped.stderr);
+}
+
 #[test]
 fn the_environment_sets_options() {
     let with = |name: &str, value: &str| run(conure().env(name, value).arg("transcribe").arg(speech()));

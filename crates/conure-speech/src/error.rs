@@ -1,6 +1,7 @@
 //! Why speech cannot be recognised.
 
 use crate::decode::DecodeError;
+use crate::decode::hot_words::HotWordError;
 use conure_audio::log_mel::LogMelError;
 use conure_graph::GraphError;
 use conure_models::ModelError;
@@ -17,6 +18,9 @@ pub enum SpeechError {
     /// The decoder.
     #[error(transparent)]
     Decode(DecodeError),
+    /// Hot words that cannot be preferred.
+    #[error(transparent)]
+    HotWords(#[from] HotWordError),
     /// The front end that the model's file asks for.
     #[error("{origin}: {source}")]
     LogMel {

@@ -1,6 +1,7 @@
 //! From samples to transcripts: front end, encoder, greedy decoders, word times, output formats.
 
 pub mod decode;
+mod decoding;
 mod encoding;
 mod error;
 pub mod format;
@@ -10,12 +11,15 @@ mod options;
 pub mod progress;
 mod recogniser;
 pub mod result;
+mod split;
 mod stream;
 pub mod timing;
 mod transcribe;
 mod transducer;
 mod worker;
 
+pub use decode::Search;
+pub use decode::hot_words::{HotWordError, HotWords};
 pub use error::SpeechError;
 pub use measure::{BatchTimes, StageTimes};
 pub use options::{Decoder, RecogniseOptions};

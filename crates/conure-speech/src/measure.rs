@@ -1,7 +1,7 @@
 //! Recognition with a watch in hand.
 
 use crate::decode::tdt::TdtGreedy;
-use crate::decode::{Decide, Transducer};
+use crate::decode::{Decide, Search, Transducer};
 use crate::error::SpeechError;
 use crate::options::{Decoder, RecogniseOptions};
 use crate::progress::Watching;
@@ -108,10 +108,10 @@ impl Recogniser {
         transducer.set_cancel(None);
         transducer.set_frames(&vec![0.1; config.joint_hidden]);
         transducer.predict(None)?;
-        let mut times = Vec::with_capacity(2 * count);
+        let (plain, mut times) = (Search::default(), Vec::with_capacity(2 * count));
         for _ in 0..2 * count {
             let begun = Instant::now();
-            let (token, _) = greedy.decide(transducer.joint(0)?, 0)?;
+            let (token, _) = greedy.decide(transducer.joint(0)?, 0, &plain, 0)?;
             transducer.predict(Some(token.map_or(0, |t| t.id)))?;
             times.push(begun.elapsed());
         }
@@ -143,15 +143,16 @@ impl Recogniser {
         let Some(transducer) = &mut worker.transducer else { return Ok(times) };
         transducer.set_observer(None);
         transducer.set_cancel(None);
+        let plain = Search::default();
         for turn in 0..=turns {
             let begun = Instant::now();
             transducer.set_items(items.iter().copied());
-            let together = self.decode_together(transducer, &vec![frames; items.len()], &|_| true)?;
+            let together = self.decode_together(transducer, &vec![frames; items.len()], &plain, &|_| true)?;
             let middle = Instant::now();
             let mut alone = Vec::with_capacity(items.len());
             for item in &items {
                 transducer.set_items([*item]);
-                alone.extend(self.decode_together(transducer, &[frames], &|_| true)?);
+                alone.extend(self.decode_together(transducer, &[frames], &plain, &|_| true)?);
             }
             times.tokens = together.iter().map(Vec::len).sum();
             times.same = (turn == 0 || times.same) && together == alone;

@@ -1,5 +1,6 @@
 //! What a caller asks of a recogniser.
 
+use crate::decode::Search;
 use crate::progress::OnProgress;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +28,8 @@ pub struct RecogniseOptions {
     pub language: Option<String>,
     /// Encoder frames that attention sees to each side; `None`: as the model was trained.
     pub local_attention: Option<usize>,
+    /// How tokens are searched for: greedily by default. Streams are always decoded greedily, without hot words.
+    pub search: Search,
     /// Ends the run soon after it is set, with [`crate::SpeechError::Cancelled`].
     pub cancel: Option<Arc<AtomicBool>>,
     /// Told how far the work is.

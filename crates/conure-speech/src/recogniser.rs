@@ -1,13 +1,10 @@
 //! From samples to tokens: the front end, the encoder and a decoder of one model, for any number of callers at once.
 
-use crate::decode::ctc::CtcGreedy;
-use crate::decode::rnnt::RnntGreedy;
-use crate::decode::tdt::TdtGreedy;
-use crate::decode::{Progress, Token, TransducerState};
+use crate::decode::{Hypothesis, Search, Token};
 use crate::error::SpeechError;
-use crate::front_end::{first_rows, item_rows, log_mel, tensor_error, valid_part};
+use crate::front_end::{first_rows, log_mel, tensor_error, valid_part};
 use crate::options::{Decoder, RecogniseOptions};
-use crate::progress::{Part, Reporter, Stage, Watching};
+use crate::progress::{Part, Reporter, Watching};
 use crate::timing::Head;
 use crate::transducer::TransducerSession;
 use crate::worker::{Encoded, Worker};
@@ -21,13 +18,6 @@ use conure_text::Vocabulary;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The transducer that a model has.
-enum Kind {
-    None,
-    Rnnt(RnntGreedy),
-    Tdt(TdtGreedy),
-}
-
 /// What the decoder made of a clip.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recognition {
@@ -39,6 +29,9 @@ pub struct Recognition {
     pub padding: f64,
     /// Encoder frames of the clip, padding included.
     pub frames: usize,
+    /// What a beam search found, the likeliest first: as many as were asked for, `tokens` among them. Empty after greedy
+    /// decoding.
+    pub alternatives: Vec<Hypothesis>,
 }
 
 /// A speech model ready to run. Shared by threads: each call takes a set of sessions of its own.
@@ -340,105 +333,15 @@ impl Recogniser {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(worker);
     }
 
-    /// Runs the decoder on each item of the batch that is in the worker's encoder session.
-    pub(crate) fn decode(
-        &self,
-        worker: &mut Worker,
-        encoded: &Encoded,
-        head: Head,
-        options: &RecogniseOptions,
-        watch: Watching<'_>,
-    ) -> Result<Vec<Recognition>, SpeechError> {
-        let all = encoded.frames.iter().sum::<usize>().max(1) as f64;
-        let go_on = |frame: usize| {
-            if let Some(part) = watch.part {
-                part.at(Stage::Decoding, frame as f64 / all);
-            }
-            !options.cancelled()
-        };
-        let all_tokens = if head == Head::Ctc {
-            self.decode_ctc(worker, encoded, &go_on)?
-        } else {
-            let transducer = worker.load_frames(encoded)?;
-            transducer.set_cancel(options.cancel.clone());
-            transducer.set_observer(watch.observer);
-            self.decode_together(transducer, &encoded.frames, &go_on)?
-        };
-        let recognition = |((tokens, &frames), &padding)| Recognition { tokens, head, padding, frames };
-        Ok(all_tokens.into_iter().zip(&encoded.frames).zip(&encoded.paddings).map(recognition).collect())
-    }
-
-    fn decode_ctc(
-        &self,
-        worker: &Worker,
-        encoded: &Encoded,
-        go_on: Progress<'_>,
-    ) -> Result<Vec<Vec<Token>>, SpeechError> {
-        let outputs = worker.encoders[encoded.session].1.outputs()?;
-        let mut before = 0;
-        let mut all = Vec::with_capacity(encoded.frames.len());
-        for (item, &frames) in encoded.frames.iter().enumerate() {
-            let scores = item_rows(&outputs.get("ctc.log_probs")?, item, frames)?;
-            let go_on = |frame| go_on(before + frame);
-            all.push(CtcGreedy { blank: self.blank() }.decode(scores, Some(&go_on))?);
-            before += frames;
-        }
-        Ok(all)
-    }
-
-    /// Decodes the clips that are in place, all at once.
-    pub(crate) fn decode_together(
-        &self,
-        transducer: &mut TransducerSession,
-        frames: &[usize],
-        go_on: Progress<'_>,
-    ) -> Result<Vec<Vec<Token>>, SpeechError> {
-        Ok(match self.transducer_kind() {
-            Kind::None => vec![Vec::new(); frames.len()],
-            Kind::Rnnt(greedy) => greedy.decode_batch(transducer, frames, Some(go_on))?,
-            Kind::Tdt(greedy) => greedy.decode_batch(transducer, frames, Some(go_on))?,
-        })
-    }
-
-    fn transducer_kind(&self) -> Kind {
-        let blank = self.blank();
-        match &self.model.config().transducer {
-            None => Kind::None,
-            Some(config) if config.durations.is_empty() => {
-                Kind::Rnnt(RnntGreedy { blank, max_symbols: config.max_symbols })
-            }
-            Some(config) => {
-                let (durations, max_symbols) = (config.durations.clone(), config.max_symbols);
-                Kind::Tdt(TdtGreedy { blank, durations, max_symbols })
-            }
-        }
-    }
-
     pub(crate) fn blank(&self) -> u32 {
         u32::try_from(self.model.config().blank_id).unwrap_or(u32::MAX)
-    }
-
-    /// Decodes the frames up to `frames` that `state` has not seen.
-    pub(crate) fn decode_from(
-        &self,
-        transducer: &mut TransducerSession,
-        frames: usize,
-        state: &mut TransducerState,
-        tokens: &mut Vec<Token>,
-    ) -> Result<(), SpeechError> {
-        match self.transducer_kind() {
-            Kind::None => {}
-            Kind::Rnnt(greedy) => greedy.decode(transducer, frames, state, tokens, None)?,
-            Kind::Tdt(greedy) => greedy.decode(transducer, frames, state, tokens, None)?,
-        }
-        Ok(())
     }
 
     /// Every row of logits of a greedy decoding, `[steps, V+1+durations]`.
     fn capture_joint(&self, worker: &mut Worker, encoded: &Encoded) -> Result<Tensor, SpeechError> {
         let transducer = worker.load_frames(encoded)?;
         transducer.start_record();
-        self.decode_together(transducer, &encoded.frames, &|_| true)?;
+        self.decode_together(transducer, &encoded.frames, &Search::default(), &|_| true)?;
         let rows = transducer.take_record();
         let config = self.model.config();
         let width = config.vocab_size + 1 + config.transducer.as_ref().map_or(0, |t| t.durations.len());

@@ -30,9 +30,23 @@ pub struct Transcript {
     /// Tokens, where asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Vec<TokenInfo>>,
+    /// What may have been said, the likeliest first, `text` among it; where several were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<Alternative>,
     /// What the user should know: damaged audio, fallbacks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+}
+
+/// A text that a beam search found.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Alternative {
+    /// The text.
+    pub text: String,
+    /// Natural logarithm of its probability.
+    pub score: f64,
+    /// Its words.
+    pub words: Vec<Word>,
 }
 
 /// The tokens of one clip, as a decoder gave them.
@@ -44,6 +58,25 @@ pub struct ClipTokens<'a> {
     pub head: Head,
     /// Seconds of silence that were put before the clip and after it: frame 0 lies so long before its start.
     pub padding: f64,
+}
+
+impl ClipTokens<'_> {
+    /// The words, in the time of the clip.
+    pub(crate) fn words(&self, vocabulary: &Vocabulary, options: &TimingOptions) -> Vec<Word> {
+        // Times count from the padding; words that lie in it are moved to the clip's ends.
+        let padded = TimingOptions { duration: options.duration + 2.0 * self.padding, ..options.clone() };
+        let mut spoken = words(self.tokens, self.head, vocabulary, &padded);
+        for word in &mut spoken {
+            word.start = (word.start - self.padding).clamp(0.0, options.duration);
+            word.end = (word.end - self.padding).clamp(word.start, options.duration);
+        }
+        spoken
+    }
+
+    /// The text.
+    pub(crate) fn text(&self, vocabulary: &Vocabulary) -> String {
+        vocabulary.decode(&self.tokens.iter().map(|token| token.id).collect::<Vec<u32>>())
+    }
 }
 
 impl Transcript {
@@ -58,7 +91,6 @@ impl Transcript {
         options: &TimingOptions,
         with_tokens: bool,
     ) -> Self {
-        let ids: Vec<u32> = clip.tokens.iter().map(|token| token.id).collect();
         let info = |token: &Token| TokenInfo {
             id: token.id,
             piece: vocabulary.piece(token.id).unwrap_or_default().to_owned(),
@@ -66,15 +98,9 @@ impl Transcript {
             duration: token.duration,
             confidence: token.confidence,
         };
-        // Times count from the padding; words that lie in it are moved to the clip's ends.
-        let padded = TimingOptions { duration: options.duration + 2.0 * clip.padding, ..options.clone() };
-        let mut spoken = words(clip.tokens, clip.head, vocabulary, &padded);
-        for word in &mut spoken {
-            word.start = (word.start - clip.padding).clamp(0.0, options.duration);
-            word.end = (word.end - clip.padding).clamp(word.start, options.duration);
-        }
+        let spoken = clip.words(vocabulary, options);
         Transcript {
-            text: vocabulary.decode(&ids),
+            text: clip.text(vocabulary),
             duration: options.duration,
             decoder: clip.head.name().to_owned(),
             segments: segments(spoken, options),
@@ -99,6 +125,9 @@ pub struct Segment {
     pub text: String,
     /// The words.
     pub words: Vec<Word>,
+    /// Who speaks, counted from 0, where speakers are told apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speaker: Option<usize>,
 }
 
 /// A word with its punctuation.
@@ -133,13 +162,17 @@ pub struct TokenInfo {
     pub confidence: f32,
 }
 
+/// Whether a word is one punctuation mark, which sticks to the word before.
+pub(crate) fn is_mark(word: &str) -> bool {
+    let mut chars = word.chars();
+    matches!((chars.next(), chars.next()), (Some(c), None) if conure_text::is_punctuation(c))
+}
+
 /// Text of words in order: one space between two, none before a word that is one punctuation mark.
 pub fn join_words<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     let mut text = String::new();
     for word in words {
-        let mut chars = word.chars();
-        let mark = matches!((chars.next(), chars.next()), (Some(c), None) if conure_text::is_punctuation(c));
-        if !text.is_empty() && !mark {
+        if !text.is_empty() && !is_mark(word) {
             text.push(' ');
         }
         text.push_str(word);

@@ -17,6 +17,7 @@ use conure_text::Vocabulary;
 
 use crate::decode::Token;
 use crate::result::{Segment, Word, join_words};
+use crate::split::{Limits, lines};
 
 /// Which rule gives the frames that a token covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,12 +63,38 @@ pub struct TimingOptions {
     /// Silence in seconds from one word to the next that ends a segment too; `None`: only punctuation does. (NeMo
     /// has the same option, but with it stops looking at punctuation after the first word of a segment.)
     pub segment_gap: Option<f64>,
+    /// What ends a segment.
+    pub segments: Segmentation,
+    /// Most words and seconds of a segment; longer ones are cut where speech pauses.
+    pub limits: Limits,
 }
+
+/// What ends a segment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Segmentation {
+    /// A word that ends in `.`, `?` or `!`, NeMo's rule; and a pause, where [`TimingOptions::segment_gap`] gives one.
+    #[default]
+    Sentence,
+    /// A pause alone: of [`TimingOptions::segment_gap`], or half a second. For models that write no punctuation.
+    Pause,
+    /// Nothing: all words are one segment.
+    Whole,
+}
+
+/// Seconds of a pause that ends a segment where no other are asked for: between breaths of read speech, not within.
+const PAUSE: f64 = 0.5;
 
 impl TimingOptions {
     /// NeMo's times for audio of `duration` seconds on Parakeet's frames of 80 ms.
     pub fn new(duration: f64) -> Self {
-        TimingOptions { frame_seconds: 0.08, duration, tight_frames: None, segment_gap: None }
+        TimingOptions {
+            frame_seconds: 0.08,
+            duration,
+            tight_frames: None,
+            segment_gap: None,
+            segments: Segmentation::Sentence,
+            limits: Limits::NONE,
+        }
     }
 }
 
@@ -131,23 +158,32 @@ pub fn words(tokens: &[Token], head: Head, vocabulary: &Vocabulary, options: &Ti
 
 /// The segments of words in order.
 pub fn segments(words: Vec<Word>, options: &TimingOptions) -> Vec<Segment> {
+    let gap = match options.segments {
+        Segmentation::Sentence => options.segment_gap,
+        Segmentation::Pause => Some(options.segment_gap.unwrap_or(PAUSE)),
+        Segmentation::Whole => None,
+    };
     let mut segments = Vec::new();
     let mut current: Vec<Word> = Vec::new();
+    let mut end = |current: &mut Vec<Word>| {
+        for line in lines(current, &options.limits) {
+            segments.push(segment(segments.len(), line.to_vec()));
+        }
+        current.clear();
+    };
     for word in words {
-        let gap = current.last().map_or(0.0, |last| word.start - last.end);
+        let pause = current.last().map_or(0.0, |last| word.start - last.end);
         // on the frame grid an exact gap may come out an ulp short
-        if options.segment_gap.is_some_and(|most| !current.is_empty() && gap >= most - 1e-9) {
-            segments.push(segment(segments.len(), std::mem::take(&mut current)));
+        if gap.is_some_and(|most| !current.is_empty() && pause >= most - 1e-9) {
+            end(&mut current);
         }
-        let ends = word.word.ends_with(['.', '?', '!']);
+        let sentence = options.segments == Segmentation::Sentence && word.word.ends_with(['.', '?', '!']);
         current.push(word);
-        if ends {
-            segments.push(segment(segments.len(), std::mem::take(&mut current)));
+        if sentence {
+            end(&mut current);
         }
     }
-    if !current.is_empty() {
-        segments.push(segment(segments.len(), current));
-    }
+    end(&mut current);
     segments
 }
 
@@ -156,7 +192,7 @@ fn segment(id: usize, words: Vec<Word>) -> Segment {
     // with overlapping words (RNN-T) the last need not end last
     let end = words.iter().map(|word| word.end).fold(start, f64::max);
     let text = join_words(words.iter().map(|word| word.word.as_str()));
-    Segment { id, start, end, text, words }
+    Segment { id, start, end, text, words, speaker: None }
 }
 
 /// How many of the tokens belong to words that are complete: all but those of the last word, which may grow.
@@ -299,6 +335,11 @@ mod tests {
             let options = TimingOptions {
                 tight_frames: (below(2) == 0).then(|| below(4)),
                 segment_gap: (below(2) == 0).then(|| below(20) as f64 * 0.08),
+                segments: [Segmentation::Sentence, Segmentation::Pause, Segmentation::Whole][below(3)],
+                limits: Limits::some(
+                    (below(2) == 0).then(|| below(6)),
+                    (below(2) == 0).then(|| below(40) as f64 / 10.0),
+                ),
                 ..TimingOptions::new(below(frame as u64 * 1280 + 2) as f64 / 16_000.0)
             };
             let head = [Head::Ctc, Head::Rnnt, Head::Tdt][below(3)];
@@ -312,6 +353,15 @@ mod tests {
             let segments = segments(words.clone(), &options);
             assert!(segments.iter().all(|s| s.words.iter().all(|w| s.start <= w.start && w.end <= s.end)));
             assert!(segments.iter().enumerate().all(|(id, s)| s.id == id && !s.words.is_empty()));
+            let within = |s: &Segment| {
+                let seconds = s.words.iter().map(|w| w.end - s.start).fold(0.0, f64::max);
+                let one = s.words.len() == 1;
+                s.words.len() <= options.limits.words && (one || seconds <= options.limits.seconds + 1e-6)
+            };
+            assert!(segments.iter().all(within), "round {round}: {:?} {segments:?}", options.limits);
+            if options.segments == Segmentation::Whole && options.limits == Limits::NONE {
+                assert!(segments.len() <= 1, "round {round}");
+            }
             assert_eq!(segments.into_iter().flat_map(|s| s.words).collect::<Vec<_>>(), words);
         }
     }
@@ -326,6 +376,22 @@ mod tests {
         );
         let sure: Vec<f32> = words.iter().map(|w| w.confidence).collect();
         assert!((sure[0] - 0.6).abs() < 1e-6 && (sure[1] - 0.59).abs() < 1e-6, "{sure:?}");
+    }
+
+    /// Pauses of 8 frames and of none: only the former end a segment, marks or not; limits cut at the pauses first.
+    #[test]
+    fn segments_end_at_pauses_or_nowhere() {
+        let list = [(A, 0, 1), (".", 1, 1), (C, 2, 1), (A, 11, 1), (C, 12, 1), ("\u{2581}d", 14, 1)];
+        let texts = |segments: Segmentation, limits: Limits| -> Vec<String> {
+            let options = TimingOptions { segments, limits, ..TimingOptions::new(100.0) };
+            let words = words(&tokens(&list), Head::Tdt, &vocabulary(), &options);
+            super::segments(words, &options).into_iter().map(|s| s.text).collect()
+        };
+        assert_eq!(texts(Segmentation::Sentence, Limits::NONE), ["a.", "c a c d"]);
+        assert_eq!(texts(Segmentation::Pause, Limits::NONE), ["a. c", "a c d"]);
+        assert_eq!(texts(Segmentation::Whole, Limits::NONE), ["a. c a c d"]);
+        assert_eq!(texts(Segmentation::Whole, Limits::some(Some(2), None)), ["a. c", "a c", "d"]);
+        assert_eq!(texts(Segmentation::Whole, Limits::some(None, Some(0.9))), ["a. c", "a c d"]);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! From tokens to transcripts: text, words, segments.
 
-use crate::decode::Token;
+use crate::decode::{Hypothesis, Token};
 use crate::error::SpeechError;
 use crate::options::RecogniseOptions;
 use crate::recogniser::{Recogniser, Recognition};
-use crate::result::{ClipTokens, Segment, Transcript};
-use crate::timing::{TIGHT_FRAMES, TimingOptions};
+use crate::result::{Alternative, ClipTokens, Segment, Transcript};
+use crate::split::Limits;
+use crate::timing::{Segmentation, TIGHT_FRAMES, TimingOptions};
 use std::sync::Arc;
 
 /// Most samples that a batch pads its clips to, all together: about 5 minutes at 16 kHz. Larger batches gain nothing on
@@ -24,6 +25,12 @@ pub struct TranscribeOptions {
     pub tight_words: bool,
     /// Silence in seconds between two words that ends a segment; `None`: only punctuation does.
     pub segment_gap: Option<f64>,
+    /// What ends a segment; see [`Segmentation`].
+    pub segments: Segmentation,
+    /// Most words of a segment.
+    pub max_words: Option<usize>,
+    /// Most seconds of a segment.
+    pub max_duration: Option<f64>,
 }
 
 impl Recogniser {
@@ -92,10 +99,20 @@ impl Recogniser {
             frame_seconds: self.frame_seconds(),
             tight_frames: options.tight_words.then_some(TIGHT_FRAMES),
             segment_gap: options.segment_gap,
+            segments: options.segments,
+            limits: Limits::some(options.max_words, options.max_duration),
             ..TimingOptions::new(duration)
         };
         let clip = ClipTokens { tokens: heard, head: recognition.head, padding: recognition.padding };
+        let alternative = |found: &Hypothesis| {
+            let clip = ClipTokens { tokens: &found.tokens, ..clip };
+            let words = clip.words(self.vocabulary(), &timing);
+            Alternative { text: clip.text(self.vocabulary()), score: found.score, words }
+        };
+        let several = options.recognise.search.n_best > 1 && !invented;
+        let alternatives = if several { recognition.alternatives.as_slice() } else { &[] };
         Ok(Transcript {
+            alternatives: alternatives.iter().map(alternative).collect(),
             language: self.language(&options.recognise)?,
             model: self.name().to_owned(),
             device: self.device().name().to_owned(),
@@ -136,6 +153,10 @@ pub fn shift(transcript: &mut Transcript, offset: f64) {
         }
     };
     transcript.segments.iter_mut().for_each(words);
+    for word in transcript.alternatives.iter_mut().flat_map(|a| &mut a.words) {
+        word.start += offset;
+        word.end += offset;
+    }
     transcript.start += offset;
 }
 
@@ -150,7 +171,7 @@ mod tests {
     fn a_shifted_transcript_keeps_its_cues() {
         let word = |word: &str, start: f64, end: f64| Word { word: word.into(), start, end, confidence: 1.0 };
         let words = vec![word("one", 0.25, 0.5), word("two", 1.0, 1.75)];
-        let segment = Segment { id: 0, start: 0.25, end: 1.75, text: "one two".into(), words };
+        let segment = Segment { start: 0.25, end: 1.75, text: "one two".into(), words, ..Default::default() };
         let mut t = Transcript { duration: 2.0, segments: vec![segment], ..Default::default() };
         shift(&mut t, 5.0);
         let mut out = Vec::new();

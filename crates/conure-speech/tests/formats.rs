@@ -22,6 +22,7 @@ fn segment(id: usize, words: &[(&str, f64, f64)]) -> Segment {
         end: words[words.len() - 1].end,
         text: join_words(words.iter().map(|w| w.word.as_str())),
         words,
+        speaker: None,
     }
 }
 
@@ -206,7 +207,7 @@ fn random_transcript(random: &mut Random) -> Transcript {
         }
         let text = join_words(words.iter().map(|w| w.word.as_str()));
         let (start, end) = (words[0].start, words.iter().map(|w| w.end).fold(0.0, f64::max));
-        transcript.segments.push(Segment { id, start, end, text, words });
+        transcript.segments.push(Segment { id, start, end, text, words, speaker: None });
     }
     transcript
 }
@@ -216,6 +217,8 @@ fn random_options(random: &mut Random) -> FormatOptions {
         timestamps: random.below(2) == 0,
         max_words: (random.below(2) == 0).then(|| random.below(6) as usize),
         max_duration: (random.below(2) == 0).then(|| random.below(40) as f64 / 10.0),
+        max_line_width: (random.below(2) == 0).then(|| random.below(40) as usize),
+        max_lines: (random.below(2) == 0).then(|| random.below(4) as usize),
         highlight_words: random.below(2) == 0,
     }
 }
@@ -239,8 +242,10 @@ fn parse_cues(body: &str, separator: char, numbered: bool) -> Vec<(u64, u64, Str
             assert_eq!(lines.next().unwrap(), (i + 1).to_string());
         }
         let (start, end) = lines.next().unwrap().split_once(" --> ").unwrap();
-        let text = lines.next().unwrap().to_owned();
-        assert!(lines.next().is_none() && !text.trim().is_empty() && !text.contains("-->"), "{block:?}");
+        let lines: Vec<&str> = lines.collect();
+        let text = lines.join(" ");
+        assert!(!lines.is_empty() && lines.iter().all(|l| !l.trim().is_empty()), "{block:?}");
+        assert!(!text.contains("-->"), "{block:?}");
         (parse_clock(start, separator), parse_clock(end, separator), text)
     };
     blocks.enumerate().map(cue).collect()
@@ -327,4 +332,28 @@ fn limits_hold_unless_a_single_word_breaks_them() {
             assert!(end - start <= 7000 && text.chars().count() <= 84 + 30, "{text:?}");
         }
     }
+}
+
+/// Who speaks stands before the text, and lines of subtitles are no wider and no more than asked for.
+#[test]
+fn speakers_and_lines() {
+    let mut transcript = two_sentences();
+    for (speaker, segment) in transcript.segments.iter_mut().enumerate() {
+        segment.speaker = Some(speaker);
+    }
+    let narrow = FormatOptions { max_line_width: Some(6), max_lines: Some(2), ..FormatOptions::default() };
+    let vtt = written(&transcript, OutputFormat::Vtt, &narrow);
+    assert!(vtt.contains("\n<v Speaker 1>Well,\n\n"), "{vtt}");
+    assert!(vtt.contains("\n<v Speaker 1>\"I\"\ndon't.\n\n"), "{vtt}");
+    assert!(vtt.contains("\n<v Speaker 2>See\nit&amp;\n\n"), "{vtt}");
+    for cue in vtt.split("\n\n").skip(1).filter(|c| !c.is_empty()) {
+        let lines: Vec<&str> = cue.lines().skip(1).collect();
+        assert!((1..=2).contains(&lines.len()), "{cue}");
+    }
+    let srt = written(&transcript, OutputFormat::Srt, &FormatOptions::default());
+    assert!(srt.contains("\nSpeaker 1: Well, \"I\" don't.\n"), "{srt}");
+    let txt = written(&transcript, OutputFormat::Txt, &FormatOptions::default());
+    assert_eq!(txt, "Speaker 1: Well, \"I\" don't.\nSpeaker 2: See it& <go>?\n");
+    let json = written(&transcript, OutputFormat::Json, &FormatOptions::default());
+    assert!(json.contains("\"speaker\": 1"), "{json}");
 }

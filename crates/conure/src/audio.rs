@@ -72,6 +72,8 @@ pub struct AudioOptions {
     pub decode: DecodeOptions,
     /// Which channel is taken; all together by default.
     pub mix: Mix,
+    /// Whether each channel is a speaker, who is transcribed alone; then `mix` does not count.
+    pub speakers: bool,
     /// Seconds from its start at which to begin.
     pub start: f64,
     /// Seconds to take; `None`: to the end.

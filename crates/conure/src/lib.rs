@@ -16,6 +16,7 @@ mod many;
 mod model;
 mod process;
 mod profile;
+mod speakers;
 
 pub use audio::{AudioOptions, AudioSource, Recording, Samples};
 pub use bench::{BatchBench, Bench, Times, roofline};
@@ -27,10 +28,11 @@ pub use conure_language::{
     Finish, GenerateOptions, Generation, LanguageError, LanguageSession, Perplexity, Piece, Sampling,
     SessionOptions, Timings, perplexity,
 };
-pub use conure_speech::result::{Segment, TokenInfo, Transcript, Word};
+pub use conure_speech::result::{Alternative, Segment, TokenInfo, Transcript, Word};
+pub use conure_speech::timing::Segmentation;
 pub use conure_speech::{
-    Decoder, EndKind, OnProgress, Progress, RecogniseOptions, Stage, Stream, StreamEnd, StreamOptions,
-    StreamUpdate, TranscribeOptions, format,
+    Decoder, EndKind, HotWords, OnProgress, Progress, RecogniseOptions, Search, Stage, Stream, StreamEnd,
+    StreamOptions, StreamUpdate, TranscribeOptions, format,
 };
 pub use conure_tensor::{DType, Tensor};
 pub use conure_text::{ChatTemplate, Message, TextError, TextStream, Tokenizer};

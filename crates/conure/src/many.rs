@@ -41,7 +41,7 @@ pub enum FilesEvent {
 
 /// Files that are recognised together.
 type Batch = Vec<usize>;
-/// What was read of them; `None`: one that is too long to be read ahead.
+/// What was read of them; `None`: one that is recognised by itself, since it is long or has a speaker on each channel.
 type Read = Vec<(usize, Result<Option<Recording>, Error>)>;
 
 impl SpeechModel {
@@ -77,7 +77,7 @@ impl SpeechModel {
             let length = |i: usize| contained(|| Ok(length(&files[i]))).unwrap_or(0.0);
             let lengths: Vec<f64> = window.map(length).collect();
             for batch in batches(first, &lengths) {
-                let short = |i: usize| lengths[i - first] <= SECONDS;
+                let short = |i: usize| lengths[i - first] <= SECONDS && !files[i].audio.speakers;
                 let read = |i: usize| {
                     (i, if short(i) { contained(|| self.read_short(&files[i])) } else { Ok(None) })
                 };

@@ -10,7 +10,9 @@ use conure_graph::openvino::{OpenVinoOptions, OpenVinoPrecision};
 use conure_graph::{Device, Passes, Registry};
 use conure_kernels::{Cpu, Precision};
 use conure_speech::result::Transcript;
-use conure_speech::{RecogniseOptions, Recogniser, SpeechError, Stream, StreamOptions, TranscribeOptions};
+use conure_speech::{
+    HotWords, RecogniseOptions, Recogniser, SpeechError, Stream, StreamOptions, TranscribeOptions,
+};
 use conure_tensor::Tensor;
 use std::path::Path;
 use std::sync::Arc;
@@ -148,6 +150,9 @@ impl SpeechModel {
         audio: &AudioOptions,
         options: &TranscribeOptions,
     ) -> Result<Transcript, Error> {
+        if audio.speakers {
+            return self.transcribe_speakers(&source, audio, options);
+        }
         let recording = read_watched(source, self.sample_rate(), audio, &options.recognise)?;
         self.transcribe_recording(&recording, options)
     }
@@ -190,6 +195,32 @@ impl SpeechModel {
         let clips = clips.iter().map(|c| c.at(self.sample_rate())).collect::<Result<Vec<_>, _>>()?;
         let clips: Vec<&[f32]> = clips.iter().map(Vec::as_slice).collect();
         Ok(self.recogniser.transcribe_batch(&clips, options)?)
+    }
+
+    /// Phrases that decoding is to prefer, each with its weight in nats a character: 0.5 helps, 1 helps much. Preferred is one
+    /// word over another, never a word over none, so that no phrase appears in silence.
+    ///
+    /// ```
+    /// use conure::{RecogniseOptions, Search, SpeechModel, TranscribeOptions};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let model = SpeechModel::embedded(&Default::default())?;
+    /// let hot_words = Some(model.hot_words([("conure", 0.5), ("new york", 1.0)])?);
+    /// let search = Search { beam: 4, hot_words, ..Search::default() };
+    /// let recognise = RecogniseOptions { search, ..Default::default() };
+    /// let options = TranscribeOptions { recognise, ..Default::default() };
+    /// # let _ = options;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Phrases that the model cannot write, weights that are none.
+    pub fn hot_words<'a>(
+        &self,
+        phrases: impl IntoIterator<Item = (&'a str, f32)>,
+    ) -> Result<Arc<HotWords>, Error> {
+        Ok(Arc::new(self.recogniser.hot_words(phrases)?))
     }
 
     /// Named intermediates of the model on samples, in f32, frames first: `log_mel`, `subsampling`,

@@ -3,6 +3,8 @@
 mod bench_conv;
 mod inspect;
 mod language;
+mod listen;
+mod search;
 mod transcribe;
 pub mod values;
 
@@ -11,6 +13,8 @@ pub use inspect::{
     BenchArgs, BenchCommand, ByArg, GraphArgs, MeasureArgs, PartArg, ProfileArgs, RooflineArgs, StepArgs,
 };
 pub use language::{CacheArg, ChatArgs, GenerateArgs, PerplexityArgs, SamplingArgs, TextArgs, TokenizeArgs};
+pub use listen::{ListenArgs, LiveFormatArg, PaceArg};
+pub use search::SearchArgs;
 pub use transcribe::{DecoderArg, ProgressArg, TranscribeArgs, is_stdin};
 
 use crate::failure::Failure;
@@ -43,6 +47,8 @@ pub struct Cli {
 pub enum Command {
     /// Transcribe audio files
     Transcribe(Box<TranscribeArgs>),
+    /// Give words as they are spoken into the microphone
+    Listen(Box<ListenArgs>),
     /// Convert a .nemo archive or a Hugging Face folder (Parakeet, language models) to GGUF, or GGUF to another element type
     Convert(ConvertArgs),
     /// Store a GGUF file's weights in a smaller type, and list what that costs

@@ -1,11 +1,11 @@
 //! `conure transcribe`: its options, and which of them make no sense together.
 
-use super::{ComputeArgs, values};
+use super::{ComputeArgs, SearchArgs, values};
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
-use conure::Decoder;
 use conure::audio::RawSpec;
 use conure::format::OutputFormat;
+use conure::{Decoder, Segmentation};
 use std::path::{Path, PathBuf};
 
 /// A value of `--output-format`.
@@ -64,6 +64,35 @@ impl DecoderArg {
             DecoderArg::Tdt => Decoder::Tdt,
         }
     }
+}
+
+/// A value of `--segments`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SegmentsArg {
+    /// A word with `.`, `?` or `!`, as in NeMo; and a pause of --silence-gap
+    Sentence,
+    /// A pause, for models that write no punctuation
+    Pause,
+    /// Nothing: all words are one segment
+    All,
+}
+
+impl SegmentsArg {
+    /// The rule it means.
+    pub fn rule(self) -> Segmentation {
+        match self {
+            SegmentsArg::Sentence => Segmentation::Sentence,
+            SegmentsArg::Pause => Segmentation::Pause,
+            SegmentsArg::All => Segmentation::Whole,
+        }
+    }
+}
+
+/// A value of `--speakers`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SpeakersArg {
+    /// Each channel is one
+    Channel,
 }
 
 /// A value of `--progress`.
@@ -129,6 +158,10 @@ pub struct TranscribeArgs {
     /// How speech becomes text.
     #[command(flatten)]
     pub recognition: RecognitionArgs,
+
+    /// How words are searched for.
+    #[command(flatten)]
+    pub search: SearchArgs,
 
     /// What is read.
     #[command(flatten)]
@@ -204,13 +237,22 @@ pub struct OutputArgs {
     #[arg(value_parser = FalseyValueParser::new())]
     pub word_timestamps: bool,
 
-    /// Most words of a line or subtitle
+    /// Most words of a segment, line or subtitle
     #[arg(long, value_name = "N", env = "CONURE_MAX_WORDS", value_parser = values::count)]
     pub max_words: Option<usize>,
 
-    /// Most seconds of a line or subtitle
+    /// Most seconds of a segment, line or subtitle; longer ones are cut where speech pauses, or at a comma
     #[arg(long, value_name = "S", env = "CONURE_MAX_DURATION", value_parser = values::some_seconds)]
     pub max_duration: Option<f64>,
+
+    /// In srt and vtt, most characters of a line; longer texts get several lines
+    #[arg(long, value_name = "N", env = "CONURE_MAX_LINE_WIDTH", value_parser = values::count)]
+    pub max_line_width: Option<usize>,
+
+    /// In srt and vtt, most lines of a subtitle [default: 2]
+    #[arg(long, visible_alias = "max-line-count", value_name = "N", requires = "max_line_width")]
+    #[arg(env = "CONURE_MAX_LINES", value_parser = values::count)]
+    pub max_lines: Option<usize>,
 
     /// In srt and vtt, underline each word while it is spoken
     #[arg(long, env = "CONURE_HIGHLIGHT_WORDS", value_parser = FalseyValueParser::new())]
@@ -233,7 +275,12 @@ pub struct RecognitionArgs {
     #[arg(short, long, value_name = "LANG", env = "CONURE_LANGUAGE")]
     pub language: Option<String>,
 
-    /// Silence in seconds between two words that ends a segment; without it only `.`, `?` and `!` do
+    /// What ends a segment
+    #[arg(long, value_enum, default_value = "sentence", value_name = "WHERE", env = "CONURE_SEGMENTS")]
+    pub segments: SegmentsArg,
+
+    /// Silence in seconds between two words that ends a segment; without it only `.`, `?` and `!` do, and with --segments pause
+    /// half a second
     #[arg(long, value_name = "S", env = "CONURE_SILENCE_GAP", value_parser = values::some_seconds)]
     pub silence_gap: Option<f64>,
 
@@ -257,6 +304,10 @@ pub struct InputArgs {
     /// Use this channel only, counted from 0 [default: all channels mixed]
     #[arg(long, value_name = "N", env = "CONURE_CHANNEL")]
     pub channel: Option<usize>,
+
+    /// Tell speakers apart, and say who speaks: each channel is one and is transcribed by itself
+    #[arg(long, value_enum, value_name = "HOW", env = "CONURE_SPEAKERS", conflicts_with_all = ["channel", "stream"])]
+    pub speakers: Option<SpeakersArg>,
 
     /// Skip so much at the beginning: seconds or hours:minutes:seconds
     #[arg(long, value_name = "TIME", env = "CONURE_START", value_parser = values::seconds)]
@@ -308,6 +359,7 @@ impl TranscribeArgs {
                     .to_owned(),
             );
         }
+        self.search.check()?;
         if self.output.output_dir.is_none() && formats.len() > 1 {
             return Err(
                 "several formats do not go to standard output together: give --output-dir DIR".to_owned()
@@ -380,6 +432,9 @@ mod tests {
             ("transcribe a --output-format json --output-format srt", "--output-dir"),
             ("transcribe a b --output-format vtt", "vtt holds one transcript"),
             ("transcribe - -", "only once"),
+            ("transcribe a --n-best 3", "--beam"),
+            ("transcribe a --hot-word-weight 3", "--hot-words"),
+            ("transcribe a --stream --beam 3", "cannot be used with"),
             ("transcribe a --resume", "--output-dir"),
             ("transcribe a --manifest m", "cannot be used with"),
             ("transcribe --manifest m --output-dir o", "cannot be used with"),

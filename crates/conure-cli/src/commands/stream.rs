@@ -8,11 +8,11 @@ use crate::interrupt::Interrupt;
 use crate::output::{note, shown, to_stdout, warning};
 use console::Term;
 use conure::format::OutputFormat;
-use conure::{EndKind, StreamOptions, StreamUpdate, Word};
+use conure::{AudioOptions, AudioSource, EndKind, SpeechModel, StreamOptions, StreamUpdate, Word};
 use serde_json::{Value, json};
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Hears one input as it comes.
 ///
@@ -21,7 +21,6 @@ use std::time::Duration;
 pub fn run(args: &TranscribeArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     let inputs = args.inputs();
     let Some(input) = inputs.first() else { return Ok(Exit::Success) };
-    let shown = shown(input);
     let model = model::load(args.model.as_deref(), &args.compute)?;
     if !args.quiet {
         announce(&model, model::is_embedded(args.model.as_deref()));
@@ -33,46 +32,87 @@ pub fn run(args: &TranscribeArgs, interrupt: &Interrupt) -> Result<Exit, Failure
         cancel: Some(interrupt.flag().clone()),
         ..StreamOptions::default()
     };
-    let mut screen = Screen::new(args);
-    let (mut computing, mut chunk) = (Duration::ZERO, 0.0);
-    let mut failure = None;
-    let source = source(input, interrupt)?;
-    let result = model.listen(source, &audio_options(args), options, |update, stream| {
-        (computing, chunk) = (stream.computing(), stream.latency());
-        match screen.show(update) {
-            Ok(true) => ControlFlow::Continue(()),
-            Ok(false) => ControlFlow::Break(()),
-            Err(error) => {
-                failure = Some(error);
-                ControlFlow::Break(())
+    let json = args.formats().first() == Some(&OutputFormat::Json);
+    let mut screen = Screen::new(json, args.output.no_timestamps);
+    let live = Live { name: shown(input), quiet: args.quiet, since: None };
+    live.hear(&model, source(input, interrupt)?, &audio_options(args), options, &mut screen, interrupt)
+}
+
+/// An input that is heard as it comes.
+pub struct Live {
+    /// What messages call it.
+    pub name: String,
+    /// Whether nothing is to be said of how it went.
+    pub quiet: bool,
+    /// When its first sample was there, where they come as fast as they are spoken.
+    pub since: Option<Instant>,
+}
+
+impl Live {
+    /// Hears it to its end, or until the user has enough.
+    ///
+    /// # Errors
+    /// A model that cannot stream, an input that cannot be read.
+    pub fn hear(
+        &self,
+        model: &SpeechModel,
+        source: AudioSource,
+        audio: &AudioOptions,
+        options: StreamOptions,
+        screen: &mut Screen,
+        interrupt: &Interrupt,
+    ) -> Result<Exit, Failure> {
+        let (mut computing, mut chunk) = (Duration::ZERO, 0.0);
+        let mut late = Vec::new();
+        let mut failure = None;
+        let result = model.listen(source, audio, options, |update, stream| {
+            (computing, chunk) = (stream.computing(), stream.latency());
+            let heard = self.since.map(|since| since.elapsed().as_secs_f64());
+            late.extend(heard.into_iter().flat_map(|now| update.words.iter().map(move |w| now - w.end)));
+            match screen.show(update) {
+                Ok(true) => ControlFlow::Continue(()),
+                Ok(false) => ControlFlow::Break(()),
+                Err(error) => {
+                    failure = Some(error);
+                    ControlFlow::Break(())
+                }
             }
+        });
+        screen.close()?;
+        if interrupt.requested() {
+            return Err(Failure::interrupted());
         }
-    });
-    screen.close()?;
-    if interrupt.requested() {
-        return Err(Failure::interrupted());
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        let what = || format!("cannot transcribe {}", self.name);
+        let heard = result.map_err(|error| model::failed(what(), error))?;
+        for text in &heard.warnings {
+            warning(&format!("{}: {text}", self.name));
+        }
+        if !self.quiet && heard.seconds > 0.0 {
+            note(&how_it_went(&self.name, heard.seconds, computing, chunk, late));
+        }
+        Ok(Exit::Success)
     }
-    if let Some(failure) = failure {
-        return Err(failure);
-    }
-    let heard = result.map_err(|error| model::failed(format!("cannot transcribe {shown}"), error))?;
-    for text in &heard.warnings {
-        warning(&format!("{shown}: {text}"));
-    }
-    if !args.quiet && heard.seconds > 0.0 {
-        let per_second = computing.as_secs_f64() / heard.seconds;
-        note(&format!(
-            "{shown}: {:.2} s of audio, {:.1} times as fast as speech; words come up to {:.2} s after they are spoken",
-            heard.seconds,
-            1.0 / per_second.max(f64::MIN_POSITIVE),
-            chunk * (1.0 + per_second),
-        ));
-    }
-    Ok(Exit::Success)
+}
+
+/// How fast a stream was heard and how late its words came: measured where it came as fast as it was spoken.
+fn how_it_went(name: &str, seconds: f64, computing: Duration, chunk: f64, mut late: Vec<f64>) -> String {
+    let per_second = computing.as_secs_f64() / seconds;
+    let rate = 1.0 / per_second.max(f64::MIN_POSITIVE);
+    late.sort_by(f64::total_cmp);
+    let measured = match (late.get(late.len() / 2), late.last()) {
+        (Some(median), Some(most)) => {
+            format!("words came {median:.2} s after they were spoken, at most {most:.2} s")
+        }
+        _ => format!("words come up to {:.2} s after they are spoken", chunk * (1.0 + per_second)),
+    };
+    format!("{name}: {seconds:.2} s of audio, {rate:.1} times as fast as speech; {measured}")
 }
 
 /// Where words appear.
-enum Screen {
+pub enum Screen {
     /// A line that is redrawn until its utterance ends.
     Line { term: Term, said: String, drawn: bool },
     /// A JSON object per line, for programs.
@@ -82,10 +122,11 @@ enum Screen {
 }
 
 impl Screen {
-    fn new(args: &TranscribeArgs) -> Screen {
-        if args.formats().first() == Some(&OutputFormat::Json) {
+    /// For programs, for text alone, or as suits where standard output leads.
+    pub fn new(json: bool, text: bool) -> Screen {
+        if json {
             Screen::Json
-        } else if args.output.no_timestamps {
+        } else if text {
             Screen::Text { column: false }
         } else if std::io::stdout().is_terminal() {
             Screen::Line { term: Term::stdout(), said: String::new(), drawn: false }
@@ -235,6 +276,18 @@ mod tests {
         let order: Vec<&str> =
             pieces(&update).iter().map(|piece| piece.map_or("|", |w| w.word.as_str())).collect();
         assert_eq!(order, ["|", "a", "|", "b", "|"]);
+    }
+
+    #[test]
+    fn what_was_measured_is_said() {
+        let second = Duration::from_millis(500);
+        let told = how_it_went("a", 10.0, second, 0.16, Vec::new());
+        assert_eq!(
+            told,
+            "a: 10.00 s of audio, 20.0 times as fast as speech; words come up to 0.17 s after they are spoken"
+        );
+        let told = how_it_went("a", 10.0, second, 0.16, vec![0.5, 0.25, 0.75]);
+        assert!(told.ends_with("; words came 0.50 s after they were spoken, at most 0.75 s"), "{told}");
     }
 
     #[test]

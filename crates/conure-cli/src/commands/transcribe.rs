@@ -92,7 +92,8 @@ impl Prepared {
         if !args.quiet {
             announce(&model, model::is_embedded(args.model.as_deref()));
         }
-        let Prepared { audio, options, format, targets } = self;
+        let Prepared { audio, mut options, format, targets } = self;
+        options.recognise.search = args.search.search(&model)?;
         Ok(Job { model, audio, options, format, targets })
     }
 }
@@ -238,6 +239,7 @@ pub(super) fn audio_options(args: &TranscribeArgs) -> AudioOptions {
     AudioOptions {
         decode: DecodeOptions { raw: input.raw, strict: input.strict, ..DecodeOptions::default() },
         mix: input.channel.map_or(Mix::All, Mix::Channel),
+        speakers: input.speakers.is_some(),
         start: input.start.unwrap_or(0.0),
         duration: input.duration,
     }
@@ -251,11 +253,14 @@ fn transcribe_options(args: &TranscribeArgs, interrupt: &Interrupt) -> Transcrib
             language: recognition.language.clone().filter(|l| !l.is_empty()),
             local_attention: recognition.local_attention,
             cancel: Some(interrupt.flag().clone()),
-            progress: None,
+            ..RecogniseOptions::default()
         },
         tokens: args.output.tokens,
         tight_words: recognition.tight_words,
         segment_gap: recognition.silence_gap,
+        segments: recognition.segments.rule(),
+        max_words: args.output.max_words,
+        max_duration: args.output.max_duration,
     }
 }
 
@@ -274,6 +279,8 @@ fn format_options(args: &TranscribeArgs) -> FormatOptions {
         } else {
             output.max_duration
         },
+        max_line_width: output.max_line_width,
+        max_lines: output.max_lines,
         highlight_words: output.highlight_words,
     }
 }

@@ -1,7 +1,9 @@
 //! Greedy decoding of many clips at once: one step of the joint for all that are still at work, one of the predictor for
 //! those that emitted. Every clip walks by itself, so that its tokens are those that it has alone.
 
-use super::{BatchTransducer, Decide, DecodeError, JointRow, PredictorRow, Progress, Ticker, Token, Walk};
+use super::{
+    BatchTransducer, Decide, DecodeError, JointRow, PredictorRow, Progress, Search, Ticker, Token, Walk,
+};
 
 /// Decodes clips of so many frames each; see [`Decide`] for the rule. `progress` is told the frames done of all clips
 /// together.
@@ -9,10 +11,13 @@ pub(super) fn decode_batch<D: Decide, M: BatchTransducer>(
     rule: &D,
     model: &mut M,
     frames: &[usize],
+    search: &Search,
     progress: Option<Progress<'_>>,
 ) -> Result<Vec<Vec<Token>>, DecodeError> {
     let mut tokens: Vec<Vec<Token>> = vec![Vec::new(); frames.len()];
     let mut walks = vec![Walk::default(); frames.len()];
+    // Of the hot words, after each clip's text.
+    let mut states = vec![0; frames.len()];
     let mut rows: Vec<JointRow> = (0..frames.len())
         .filter(|&item| frames[item] > 0)
         .map(|item| JointRow { item, frame: 0, slot: item })
@@ -37,12 +42,14 @@ pub(super) fn decode_batch<D: Decide, M: BatchTransducer>(
         }
         for (row, logits) in rows.iter_mut().zip(logits.chunks_exact(width)) {
             let (walk, end) = (&mut walks[row.item], frames[row.item]);
-            let (token, duration) = rule.decide(logits, row.frame)?;
+            let state = &mut states[row.item];
+            let (token, duration) = rule.decide(logits, row.frame, search, *state)?;
             walk.step(token.is_some(), duration, rule.max_symbols());
             done += walk.frame.min(end) - row.frame;
             row.frame = walk.frame;
             if let Some(token) = token {
                 tokens[row.item].push(token);
+                *state = search.after(*state, token.id);
                 if walk.frame < end {
                     emitted.push(PredictorRow { token: Some(token.id), from: Some(row.slot), to: row.slot });
                 }
@@ -79,9 +86,9 @@ mod tests {
             );
             let mut together = Together::new(&net);
             let all = if durations.is_empty() {
-                rnnt.decode_batch(&mut together, &frames, None)
+                rnnt.decode_batch(&mut together, &frames, &Search::default(), None)
             } else {
-                tdt.decode_batch(&mut together, &frames, None)
+                tdt.decode_batch(&mut together, &frames, &Search::default(), None)
             };
             for (item, tokens) in all.unwrap().into_iter().enumerate() {
                 let (mut alone, mut state) = (Vec::new(), TransducerState::default());
@@ -103,11 +110,13 @@ mod tests {
         let net = Net::random(4, 0, 300, &mut seed);
         let greedy = RnntGreedy { blank: 4, max_symbols: 2 };
         let stop = |frame: usize| frame < 100;
-        let stopped = greedy.decode_batch(&mut Together::new(&net), &[300, 200], Some(&stop));
+        let stopped =
+            greedy.decode_batch(&mut Together::new(&net), &[300, 200], &Search::default(), Some(&stop));
         assert!(matches!(stopped, Err(DecodeError::Cancelled { frame }) if frame >= 100), "{stopped:?}");
         let narrow = RnntGreedy { blank: 3, max_symbols: 2 };
-        let wrong = narrow.decode_batch(&mut Together::new(&net), &[5], None);
+        let wrong = narrow.decode_batch(&mut Together::new(&net), &[5], &Search::default(), None);
         assert!(matches!(wrong, Err(DecodeError::ScoreLength { got: 5, expected: 4 })), "{wrong:?}");
-        assert_eq!(greedy.decode_batch(&mut Together::new(&net), &[0, 0], None).unwrap(), [vec![], vec![]]);
+        let nothing = greedy.decode_batch(&mut Together::new(&net), &[0, 0], &Search::default(), None);
+        assert_eq!(nothing.unwrap(), [vec![], vec![]]);
     }
 }

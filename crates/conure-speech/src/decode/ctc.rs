@@ -1,6 +1,6 @@
 //! Greedy CTC: the best choice of each frame, repeats merged, blanks dropped.
 
-use super::{DecodeError, Progress, Ticker, Token, best, confidence};
+use super::{DecodeError, Progress, Search, Ticker, Token, confidence};
 
 /// Greedy CTC over a matrix of scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,9 +16,23 @@ impl CtcGreedy {
     /// # Errors
     /// A length that is no multiple of `vocabulary + 1`, scores that are not finite, or a stop by `progress`.
     pub fn decode(&self, scores: &[f32], progress: Option<Progress<'_>>) -> Result<Vec<Token>, DecodeError> {
-        let width = self.blank as usize + 1;
+        self.decode_with(scores, &Search::default(), progress)
+    }
+
+    /// As [`CtcGreedy::decode`], with the blank penalty and the hot words of `search`. On the first frame of a run it is decided
+    /// which token it stands for; the rest of the run, frames with the same best choice, goes with it.
+    ///
+    /// # Errors
+    /// As [`CtcGreedy::decode`].
+    pub fn decode_with(
+        &self,
+        scores: &[f32],
+        search: &Search,
+        progress: Option<Progress<'_>>,
+    ) -> Result<Vec<Token>, DecodeError> {
+        let (blank, width) = (self.blank as usize, self.blank as usize + 1);
         let mut tokens: Vec<Token> = Vec::new();
-        let mut previous = self.blank as usize;
+        let (mut previous, mut state) = (blank, 0);
         let mut ticker = Ticker::new(progress, 0);
         let rows = scores.chunks_exact(width);
         if !rows.remainder().is_empty() {
@@ -26,18 +40,26 @@ impl CtcGreedy {
         }
         for (frame, row) in rows.enumerate() {
             ticker.at(frame)?;
-            let choice = best(row, frame)?;
-            if choice != self.blank as usize {
+            let run = search.best(row, frame)?;
+            if run != blank {
+                let last = tokens.last().map(|t| t.id as usize).filter(|_| previous != blank);
+                let choice = match last {
+                    Some(last) if run == previous => last,
+                    _ => search.choose(row, state, frame)?,
+                };
                 let confidence = confidence(row, choice);
                 match tokens.last_mut() {
-                    Some(token) if choice == previous => {
+                    Some(token) if last == Some(choice) => {
                         token.duration += 1;
                         token.confidence = token.confidence.min(confidence);
                     }
-                    _ => tokens.push(Token { id: choice as u32, frame, duration: 1, confidence }),
+                    _ => {
+                        tokens.push(Token { id: choice as u32, frame, duration: 1, confidence });
+                        state = search.after(state, choice as u32);
+                    }
                 }
             }
-            previous = choice;
+            previous = run;
         }
         Ok(tokens)
     }

@@ -2,15 +2,21 @@
 //!
 //! The decoders know no model. A CTC decoder reads a matrix of scores; the transducer decoders drive a
 //! [`Transducer`], which runs the predictor and the joint network, or a [`BatchTransducer`], which does so for many clips
-//! at once.
+//! at once. Beam search, blank penalty and hot words: [`Search`], [`beam`], [`ctc_beam`], [`hot_words`].
 
 mod batch;
+pub mod beam;
 pub mod ctc;
+pub mod ctc_beam;
+pub mod hot_words;
 pub mod rnnt;
+mod search;
 pub mod tdt;
 
 #[cfg(test)]
 mod script;
+
+pub use search::{Hypothesis, Search};
 
 use std::error::Error;
 
@@ -101,8 +107,31 @@ pub(crate) trait Decide {
     /// Most tokens on one frame.
     fn max_symbols(&self) -> usize;
 
-    /// The token, `None` for a blank, and the frames to move on by; after a token 0 stays on the frame.
-    fn decide(&self, logits: &[f32], frame: usize) -> Result<(Option<Token>, usize), DecodeError>;
+    /// The blank, and how many tokens there are.
+    fn blank(&self) -> usize;
+
+    /// What a choice means: the token, `None` for a blank, and the frames to move on by; after a token 0 stays on the frame.
+    fn chosen(
+        &self,
+        logits: &[f32],
+        frame: usize,
+        choice: usize,
+    ) -> Result<(Option<Token>, usize), DecodeError>;
+
+    /// What logits mean after a text that left the hot words in this state.
+    fn decide(
+        &self,
+        logits: &[f32],
+        frame: usize,
+        search: &Search,
+        state: u32,
+    ) -> Result<(Option<Token>, usize), DecodeError> {
+        if logits.len() != self.width() {
+            return Err(DecodeError::ScoreLength { got: logits.len(), expected: self.width() });
+        }
+        let choice = search.choose(&logits[..=self.blank()], state, frame)?;
+        self.chosen(logits, frame, choice)
+    }
 }
 
 /// Where a clip's decoding stands: the frame that is decided next and the tokens that it has.
@@ -165,12 +194,13 @@ fn decode_one<D: Decide, M: Transducer>(
 ) -> Result<(), DecodeError> {
     let mut ticker = Ticker::new(progress, state.next_frame);
     let mut walk = Walk { frame: state.next_frame, on_frame: 0 };
+    let search = Search::default();
     while state.next_frame < frames {
         ticker.at(state.next_frame)?;
         while walk.frame == state.next_frame {
             state.prime(model)?;
             let logits = model.joint(walk.frame).map_err(DecodeError::model)?;
-            let (token, duration) = rule.decide(logits, walk.frame)?;
+            let (token, duration) = rule.decide(logits, walk.frame, &search, 0)?;
             if let Some(token) = token {
                 tokens.push(token);
                 model.predict(Some(token.id)).map_err(DecodeError::model)?;
@@ -180,14 +210,6 @@ fn decode_one<D: Decide, M: Transducer>(
         state.next_frame = walk.frame;
     }
     Ok(())
-}
-
-/// The error of a row of logits of another length than `expected`.
-fn check_length(logits: &[f32], expected: usize) -> Result<(), DecodeError> {
-    if logits.len() == expected {
-        return Ok(());
-    }
-    Err(DecodeError::ScoreLength { got: logits.len(), expected })
 }
 
 /// Asked every [`PROGRESS_FRAMES`] frames with the number of frames done; `false` ends decoding with

@@ -2,8 +2,8 @@
 
 use super::batch::decode_batch;
 use super::{
-    BatchTransducer, Decide, DecodeError, Progress, Token, Transducer, TransducerState, best, check_length,
-    confidence, decode_one,
+    BatchTransducer, Decide, DecodeError, Progress, Search, Token, Transducer, TransducerState, confidence,
+    decode_one,
 };
 
 /// Greedy RNN-T.
@@ -33,7 +33,7 @@ impl RnntGreedy {
         decode_one(self, model, frames, state, tokens, progress)
     }
 
-    /// Decodes clips together: of each, so many encoder frames. The tokens of a clip are those that it has alone.
+    /// Decodes clips together: of each, so many encoder frames, with the blank penalty and the hot words of `search`. The tokens of a clip are those that it has alone.
     ///
     /// # Errors
     /// As [`RnntGreedy::decode`]; a frame that an error names is that of one of the clips.
@@ -41,9 +41,10 @@ impl RnntGreedy {
         &self,
         model: &mut M,
         frames: &[usize],
+        search: &Search,
         progress: Option<Progress<'_>>,
     ) -> Result<Vec<Vec<Token>>, DecodeError> {
-        decode_batch(self, model, frames, progress)
+        decode_batch(self, model, frames, search, progress)
     }
 }
 
@@ -56,10 +57,17 @@ impl Decide for RnntGreedy {
         self.max_symbols
     }
 
-    fn decide(&self, logits: &[f32], frame: usize) -> Result<(Option<Token>, usize), DecodeError> {
-        check_length(logits, self.width())?;
-        let choice = best(logits, frame)?;
-        if choice == self.blank as usize {
+    fn blank(&self) -> usize {
+        self.blank as usize
+    }
+
+    fn chosen(
+        &self,
+        logits: &[f32],
+        frame: usize,
+        choice: usize,
+    ) -> Result<(Option<Token>, usize), DecodeError> {
+        if choice == self.blank() {
             return Ok((None, 1));
         }
         let confidence = confidence(logits, choice);

@@ -2,7 +2,7 @@
 
 use super::batch::decode_batch;
 use super::{
-    BatchTransducer, Decide, DecodeError, Progress, Token, Transducer, TransducerState, best, check_length,
+    BatchTransducer, Decide, DecodeError, Progress, Search, Token, Transducer, TransducerState, best,
     confidence, decode_one,
 };
 
@@ -39,7 +39,7 @@ impl TdtGreedy {
         decode_one(self, model, frames, state, tokens, progress)
     }
 
-    /// Decodes clips together: of each, so many encoder frames. The tokens of a clip, their durations among them, are those
+    /// Decodes clips together: of each, so many encoder frames, with the blank penalty and the hot words of `search`. The tokens of a clip, their durations among them, are those
     /// that it has alone. (NeMo's batched decoder records other durations.)
     ///
     /// # Errors
@@ -48,9 +48,10 @@ impl TdtGreedy {
         &self,
         model: &mut M,
         frames: &[usize],
+        search: &Search,
         progress: Option<Progress<'_>>,
     ) -> Result<Vec<Vec<Token>>, DecodeError> {
-        decode_batch(self, model, frames, progress)
+        decode_batch(self, model, frames, search, progress)
     }
 }
 
@@ -63,12 +64,19 @@ impl Decide for TdtGreedy {
         self.max_symbols
     }
 
-    fn decide(&self, logits: &[f32], frame: usize) -> Result<(Option<Token>, usize), DecodeError> {
-        check_length(logits, self.width())?;
-        let (scores, durations) = logits.split_at(self.blank as usize + 1);
-        let choice = best(scores, frame)?;
+    fn blank(&self) -> usize {
+        self.blank as usize
+    }
+
+    fn chosen(
+        &self,
+        logits: &[f32],
+        frame: usize,
+        choice: usize,
+    ) -> Result<(Option<Token>, usize), DecodeError> {
+        let (scores, durations) = logits.split_at(self.blank() + 1);
         let duration = self.durations.get(best(durations, frame)?).copied().unwrap_or(0);
-        let token = (choice != self.blank as usize).then(|| Token {
+        let token = (choice != self.blank()).then(|| Token {
             id: choice as u32,
             frame,
             duration,
@@ -154,9 +162,12 @@ mod tests {
     #[test]
     fn a_duration_head_that_is_not_finite_is_an_error() {
         let logits = [0.0, 1.0, 0.0, 0.0, 0.0, f32::NAN, 0.0, 0.0];
-        assert!(matches!(decoder(10).decide(&logits, 5), Err(DecodeError::NotFinite { frame: 5 })));
         assert!(matches!(
-            decoder(10).decide(&logits[1..], 5),
+            decoder(10).decide(&logits, 5, &Search::default(), 0),
+            Err(DecodeError::NotFinite { frame: 5 })
+        ));
+        assert!(matches!(
+            decoder(10).decide(&logits[1..], 5, &Search::default(), 0),
             Err(DecodeError::ScoreLength { got: 7, expected: 8 })
         ));
     }
@@ -165,7 +176,7 @@ mod tests {
     #[test]
     fn durations_do_not_dilute_the_confidence() {
         let logits = [0.0, 4.0, 0.0, 0.0, 90.0, 0.0, 0.0, 0.0];
-        let (token, duration) = decoder(10).decide(&logits, 0).unwrap();
+        let (token, duration) = decoder(10).decide(&logits, 0, &Search::default(), 0).unwrap();
         let want = confidence(&logits[..4], 1);
         assert!(want > 0.9 && (token.unwrap().confidence - want).abs() < 1e-6);
         assert_eq!(duration, 0);

@@ -1,7 +1,8 @@
 //! Cues: pieces of a transcript that are shown at once.
 
-use super::{FormatOptions, one_line};
+use super::one_line;
 use crate::result::{Segment, Transcript, Word, join_words};
+use crate::split::{Limits, lines};
 
 /// A text and when it is shown, in milliseconds: `start_ms < end_ms`, starts in order, all within the audio (of at
 /// least a millisecond).
@@ -17,6 +18,8 @@ pub struct Cue {
     pub highlight: String,
     /// Text after the highlighted word.
     pub after: String,
+    /// Who speaks, counted from 0, where speakers are told apart.
+    pub speaker: Option<usize>,
 }
 
 impl Cue {
@@ -24,35 +27,38 @@ impl Cue {
     pub fn text(&self) -> String {
         format!("{}{}{}", self.before, self.highlight, self.after)
     }
-}
 
-/// How long a cue may be.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Limits {
-    /// Most words; lines are filled up to it.
-    pub words: usize,
-    /// Most seconds.
-    pub seconds: f64,
-    /// Most characters.
-    pub characters: usize,
-}
-
-impl Limits {
-    /// None.
-    pub const NONE: Limits = Limits { words: usize::MAX, seconds: f64::INFINITY, characters: usize::MAX };
-    /// What can be read as a subtitle: two lines of 42 characters for seven seconds.
-    pub const SUBTITLES: Limits = Limits { words: usize::MAX, seconds: 7.0, characters: 84 };
-
-    /// Those that the options ask for, else `default`.
-    pub(super) fn of(options: &FormatOptions, default: Limits) -> Limits {
-        match (options.max_words, options.max_duration) {
-            (None, None) => default,
-            (words, seconds) => Limits {
-                words: words.unwrap_or(usize::MAX).max(1),
-                seconds: seconds.filter(|s| s.is_finite() && *s > 0.0).unwrap_or(f64::INFINITY),
-                ..Limits::NONE
-            },
+    /// The cue with line breaks in place of spaces, so that no line is longer than `width` characters but for words that are; lines
+    /// are filled from the first on.
+    #[must_use]
+    pub fn wrapped(mut self, width: usize) -> Cue {
+        let mut column = 0;
+        let text = self.text();
+        let mut breaks = Vec::new();
+        let mut at = 0;
+        for (i, word) in text.split(' ').enumerate() {
+            let length = word.chars().count();
+            if i > 0 {
+                if column + 1 + length > width {
+                    breaks.push(at - 1);
+                    column = length;
+                } else {
+                    column += 1 + length;
+                }
+            } else {
+                column = length;
+            }
+            at += word.len() + 1;
         }
+        let mut begin = 0;
+        for part in [&mut self.before, &mut self.highlight, &mut self.after] {
+            let end = begin + part.len();
+            for place in breaks.iter().filter(|p| (begin..end).contains(*p)) {
+                part.replace_range(place - begin..place - begin + 1, "\n");
+            }
+            begin = end;
+        }
+        self
     }
 }
 
@@ -62,12 +68,12 @@ pub fn cues(transcript: &Transcript, limits: &Limits, highlight: bool) -> Vec<Cu
     let mut list = Vec::new();
     for segment in &transcript.segments {
         if segment.words.is_empty() {
-            list.push(plain(segment.start, segment.end, &segment.text));
+            list.push(plain(segment.start, segment.end, &segment.text, segment.speaker));
             continue;
         }
         for line in lines(&segment.words, limits) {
             if highlight {
-                highlighted(line, &mut list);
+                highlighted(line, segment.speaker, &mut list);
             } else {
                 list.push(whole(segment, line));
             }
@@ -83,26 +89,27 @@ pub fn cues(transcript: &Transcript, limits: &Limits, highlight: bool) -> Vec<Cu
 fn whole(segment: &Segment, line: &[Word]) -> Cue {
     let start = line.first().map_or(segment.start, |word| word.start);
     let end = line.iter().map(|word| word.end).fold(start, f64::max);
-    plain(start, end, &join_words(line.iter().map(|word| word.word.as_str())))
+    plain(start, end, &join_words(line.iter().map(|word| word.word.as_str())), segment.speaker)
 }
 
-fn plain(start: f64, end: f64, text: &str) -> Cue {
+fn plain(start: f64, end: f64, text: &str, speaker: Option<usize>) -> Cue {
     Cue {
         start_ms: milliseconds(start),
         end_ms: milliseconds(end),
         before: one_line(text),
         highlight: String::new(),
         after: String::new(),
+        speaker,
     }
 }
 
 /// A cue for each word of the line, and for each pause between two the line without highlight.
-fn highlighted(line: &[Word], list: &mut Vec<Cue>) {
+fn highlighted(line: &[Word], speaker: Option<usize>, list: &mut Vec<Cue>) {
     let text = |words: &[Word]| one_line(&join_words(words.iter().map(|word| word.word.as_str())));
     let mut shown_until = line.first().map_or(0.0, |word| word.start);
     for (i, word) in line.iter().enumerate() {
         if word.start - shown_until >= 1e-3 {
-            list.push(plain(shown_until, word.start, &text(line)));
+            list.push(plain(shown_until, word.start, &text(line), speaker));
         }
         let (mut before, mut after) = (text(&line[..i]), text(&line[i + 1..]));
         // the spaces that stand around the word in the joined text
@@ -120,56 +127,10 @@ fn highlighted(line: &[Word], list: &mut Vec<Cue>) {
             before,
             highlight,
             after,
+            speaker,
         });
         shown_until = shown_until.max(word.end);
     }
-}
-
-/// The words in lines within the limits; a word too long for them is a line of its own.
-fn lines<'a>(words: &'a [Word], limits: &Limits) -> Vec<&'a [Word]> {
-    let mut lines = Vec::new();
-    let mut rest = words;
-    while !rest.is_empty() {
-        let fits = longest_prefix(rest, limits);
-        // who counts words wants that many; the other limits leave a choice
-        let cut = if fits == rest.len() || fits == limits.words { fits } else { best_cut(rest, fits) };
-        let (line, others) = rest.split_at(cut);
-        lines.push(line);
-        rest = others;
-    }
-    lines
-}
-
-/// How many words from the first are within the limits; at least 1.
-fn longest_prefix(words: &[Word], limits: &Limits) -> usize {
-    let start = words.first().map_or(0.0, |word| word.start);
-    let mut characters = 0usize;
-    for (i, word) in words.iter().enumerate() {
-        characters += word.word.chars().count() + usize::from(i > 0);
-        let over =
-            i >= limits.words || characters > limits.characters || word.end - start > limits.seconds + 1e-9;
-        if over && i > 0 {
-            return i;
-        }
-    }
-    words.len()
-}
-
-/// Where to cut a line that could hold `fits` words: in its second half after the longest pause, a comma counting as
-/// 0.3 s of it; the later of equals.
-fn best_cut(words: &[Word], fits: usize) -> usize {
-    let weight = |cut: usize| {
-        let (Some(last), Some(next)) = (words.get(cut - 1), words.get(cut)) else { return 0.0 };
-        let comma = last.word.ends_with([',', ';', ':', '.', '?', '!']);
-        (next.start - last.end).max(0.0) + if comma { 0.3 } else { 0.0 }
-    };
-    let mut best = fits;
-    for cut in (fits.div_ceil(2).max(1)..fits).rev() {
-        if weight(cut) > weight(best) + 1e-9 {
-            best = cut;
-        }
-    }
-    best
 }
 
 /// Seconds to whole milliseconds; negative and NaN become 0.
@@ -208,7 +169,7 @@ mod tests {
         Transcript {
             text: text.clone(),
             duration,
-            segments: vec![Segment { id: 0, start, end, text, words }],
+            segments: vec![Segment { start, end, text, words, ..Segment::default() }],
             ..Transcript::default()
         }
     }
@@ -244,6 +205,10 @@ mod tests {
         let characters = [(0, 1000, "one two"), (1900, 2000, "three"), (2000, 4000, "four five")];
         expect(shown(&transcript, &limits, false), &characters);
         expect(shown(&transcript, &Limits::NONE, false), &[(0, 4000, "one two three four five")]);
+        // two lines of nine characters hold `one two` and `three`, but not `four` as well
+        let limits = Limits { lines: 2, width: 9, ..Limits::NONE };
+        let wide = [(0, 1000, "one two"), (1900, 4000, "three four five")];
+        expect(shown(&transcript, &limits, false), &wide);
     }
 
     #[test]
@@ -257,7 +222,7 @@ mod tests {
     #[test]
     fn a_word_beyond_every_limit_stands_alone() {
         let words: &[(&str, f64, f64)] = &[("a", 0.0, 90.0), ("b", 90.0, 180.0)];
-        let limits = Limits { words: 0, seconds: 1.0, characters: 0 };
+        let limits = Limits { words: 0, seconds: 1.0, characters: 0, ..Limits::NONE };
         expect(shown(&transcript(words, 200.0), &limits, false), &[(0, 90_000, "a"), (90_000, 180_000, "b")]);
     }
 
@@ -304,8 +269,32 @@ mod tests {
     }
 
     #[test]
+    fn lines_are_no_wider_than_asked_for() {
+        let cue = |before: &str, highlight: &str, after: &str| Cue {
+            start_ms: 0,
+            end_ms: 1,
+            before: before.into(),
+            highlight: highlight.into(),
+            after: after.into(),
+            speaker: None,
+        };
+        for (cue, width, want) in [
+            (cue("one two three four", "", ""), 9, "one two\nthree\nfour"),
+            (cue("one two ", "three", " four"), 9, "one two\nthree\nfour"),
+            (cue("", "ünö", " two three"), 7, "ünö two\nthree"),
+            (cue("a verylongword b", "", ""), 4, "a\nverylongword\nb"),
+            (cue("", "", ""), 4, ""),
+            (cue("one two", "", ""), usize::MAX, "one two"),
+        ] {
+            let highlight = cue.highlight.clone();
+            let wrapped = cue.wrapped(width);
+            assert_eq!((wrapped.text().as_str(), &wrapped.highlight), (want, &highlight));
+        }
+    }
+
+    #[test]
     fn a_segment_without_words_is_one_cue() {
-        let segment = Segment { id: 0, start: 1.0, end: 2.0, text: "x\ny".into(), words: vec![] };
+        let segment = Segment { start: 1.0, end: 2.0, text: "x\ny".into(), ..Segment::default() };
         let blank = Segment { text: " \n".into(), ..segment.clone() };
         let transcript =
             Transcript { duration: 3.0, segments: vec![segment, blank], ..Transcript::default() };

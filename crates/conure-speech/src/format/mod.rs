@@ -15,7 +15,8 @@ use std::fmt;
 use std::io::{self, Write};
 use std::str::FromStr;
 
-pub use cue::{Cue, Limits, cues};
+pub use crate::split::Limits;
+pub use cue::{Cue, cues};
 pub use txt::clock;
 
 use crate::result::Transcript;
@@ -91,8 +92,30 @@ pub struct FormatOptions {
     /// Most seconds of a cue or line; longer segments are split at their pauses. SRT and VTT split at [`Limits::SUBTITLES`] where neither this nor `max_words`
     /// is given, since a text without punctuation is one segment; the other formats split only when asked to.
     pub max_duration: Option<f64>,
+    /// SRT and VTT: most characters of a line of a cue; longer texts have several lines.
+    pub max_line_width: Option<usize>,
+    /// SRT and VTT: most lines of a cue, 2 by default where there is a width; longer texts are several cues.
+    pub max_lines: Option<usize>,
     /// SRT and VTT: a cue per word, which is underlined in the text of its line.
     pub highlight_words: bool,
+}
+
+impl FormatOptions {
+    /// The limits of cues and lines that are asked for, else `default`.
+    fn limits(&self, default: Limits) -> Limits {
+        match (self.max_words, self.max_duration) {
+            (None, None) => default,
+            (words, seconds) => Limits::some(words, seconds),
+        }
+    }
+
+    /// The limits of subtitles, and the width of their lines.
+    fn subtitles(&self) -> (Limits, usize) {
+        let limits = self.limits(Limits::SUBTITLES);
+        let Some(width) = self.max_line_width.map(|w| w.max(1)) else { return (limits, usize::MAX) };
+        let lines = self.max_lines.unwrap_or(2).max(1);
+        (Limits { characters: usize::MAX, width, lines, ..limits }, width)
+    }
 }
 
 /// Writes a transcript.

@@ -3,19 +3,21 @@
 use std::io::{self, Write};
 
 use super::FormatOptions;
-use super::cue::{Limits, cues};
+use super::cue::cues;
 use super::txt::clock;
 use crate::result::Transcript;
 
 pub(super) fn write(transcript: &Transcript, options: &FormatOptions, out: &mut dyn Write) -> io::Result<()> {
-    let limits = Limits::of(options, Limits::SUBTITLES);
+    let (limits, width) = options.subtitles();
     for (number, cue) in (1u64..).zip(cues(transcript, &limits, options.highlight_words)) {
+        let cue = cue.wrapped(width);
         writeln!(out, "{number}\n{} --> {}", clock(cue.start_ms, ','), clock(cue.end_ms, ','))?;
         let (before, highlight, after) = (escape(&cue.before), escape(&cue.highlight), escape(&cue.after));
+        let said_by = cue.speaker.map_or(String::new(), |s| format!("Speaker {}: ", s + 1));
         if highlight.is_empty() {
-            writeln!(out, "{before}{after}\n")?;
+            writeln!(out, "{said_by}{before}{after}\n")?;
         } else {
-            writeln!(out, "{before}<u>{highlight}</u>{after}\n")?;
+            writeln!(out, "{said_by}{before}<u>{highlight}</u>{after}\n")?;
         }
     }
     Ok(())
