@@ -13,7 +13,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// Files whose lengths are looked at together: results come in another order than the files by fewer than this.
 const WINDOW: usize = 256;
-/// Most clips of a batch. More gain little (the decoder is 6 times as fast with 16 as with one) and make a stop take longer.
+/// Most clips of a batch: enough for the rows of the decoder's products to share the reading of its weights (`conure bench step
+/// --batch` says what that gains), few enough for a stop to come soon.
 const CLIPS: usize = 16;
 /// Most seconds that a batch pads its clips to, all together. Three batches are in memory: one at work, one waiting, one
 /// being read; at 16 kHz that is 58 MB.

@@ -197,7 +197,7 @@ impl SpeechModel {
         Ok(self.recogniser.transcribe_batch(&clips, options)?)
     }
 
-    /// Phrases that decoding is to prefer, each with its weight in nats a character: 0.5 helps, 1 helps much. Preferred is one
+    /// Phrases that decoding is to prefer, each with its weight in nats a character, such as 0.5. Preferred is one
     /// word over another, never a word over none, so that no phrase appears in silence.
     ///
     /// ```

@@ -37,7 +37,7 @@ pub struct SearchArgs {
     )]
     pub hot_words: Option<PathBuf>,
 
-    /// How much phrases are preferred, for each character: 0.5 helps, 1 helps much, more may turn other words into them
+    /// How much phrases are preferred, for each character: the more, the more other words turn into them
     /// [default: 0.5]
     #[arg(long, value_name = "W", requires = "hot_words", env = "CONURE_HOT_WORD_WEIGHT")]
     pub hot_word_weight: Option<f32>,

@@ -81,7 +81,7 @@ pub enum HotWordError {
 }
 
 impl HotWords {
-    /// The phrases with their weights in nats for each character: 0.5 helps, 1 helps much, more may turn other words into
+    /// The phrases with their weights in nats for each character: the more, the more other words turn into
     /// these. Case does not count, and a phrase may be the beginning of a longer word.
     ///
     /// # Errors
