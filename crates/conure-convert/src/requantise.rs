@@ -4,10 +4,12 @@ use crate::convert::{Counter, OnProgress, encode, finish, gguf_error, nothing, t
 use crate::error::ConvertError;
 use crate::quantise::{Scope, TargetType, stored_as};
 use conure_gguf::{GgufFile, GgufTensor, GgufWriter};
+use conure_kernels::{KernelError, ThreadBudget, Threads};
 use conure_tensor::{DType, quant, tensor_bytes};
 use std::cell::RefCell;
 use std::error::Error;
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// What to make of a GGUF file.
 #[derive(Clone, Default)]
@@ -18,6 +20,8 @@ pub struct QuantiseOptions<'a> {
     pub keep: Vec<String>,
     /// Whether only those tensors are stored in another type that parakeet.cpp reads so.
     pub compatible: bool,
+    /// The threads that encode; by default as many as the process may use.
+    pub budget: ThreadBudget,
     /// Called before every tensor; `false` stops, and no file is written.
     pub progress: Option<OnProgress<'a>>,
 }
@@ -107,6 +111,7 @@ pub(crate) fn rewrite(
         let kept: Vec<_> = tensors.into_iter().filter_map(|t| Some((t.name, t.note?))).collect();
         return Err(nothing(input, options.target, &kept));
     }
+    let threads = options.budget.threads(None).map_err(|e| no_threads(input, e))?;
     let counter = Counter::new(tensors.len(), options.progress);
     let errors = RefCell::new(vec![None; tensors.len()]);
     let mut writer = GgufWriter::new();
@@ -114,13 +119,13 @@ pub(crate) fn rewrite(
     meta(&mut writer);
     for (i, change) in tensors.iter().enumerate() {
         let tensor = file.tensor(&change.name).map_err(|e| gguf(&e))?;
-        let (counter, errors) = (&counter, &errors);
+        let (counter, errors, threads) = (&counter, &errors, &threads);
         writer.tensor_with(&change.name, change.to, &change.shape, move |out| {
             counter.step(&change.name)?;
             if change.from == change.to {
                 return Ok(out.write_all(tensor.data)?);
             }
-            let (bytes, error) = stored_anew(input, &tensor, change.to)?;
+            let (bytes, error) = stored_anew(threads, input, &tensor, change.to)?;
             errors.borrow_mut()[i] = Some(error);
             Ok(out.write_all(&bytes)?)
         });
@@ -181,11 +186,16 @@ fn changes(
 }
 
 /// The tensor's bytes in another type, and the error.
-fn stored_anew(input: &Path, tensor: &GgufTensor<'_>, to: DType) -> Result<(Vec<u8>, f64), ConvertError> {
+fn stored_anew(
+    threads: &Threads,
+    input: &Path,
+    tensor: &GgufTensor<'_>,
+    to: DType,
+) -> Result<(Vec<u8>, f64), ConvertError> {
     let fail = |e: &dyn Error| tensor_error(input, tensor.name, e);
     let mut values = vec![0f32; tensor.shape.iter().product()];
     quant::decode(tensor.dtype, tensor.data, &mut values).map_err(|e| fail(&e))?;
-    let bytes = encode_on_all(input, tensor.name, to, &values)?;
+    let bytes = encode_on_all(threads, input, tensor.name, to, &values)?;
     let mut piece = vec![0f32; to.block_len().max(1024)];
     let (mut error, mut size) = (0f64, 0f64);
     let piece_bytes = to.bytes_for(piece.len()).unwrap_or(bytes.len());
@@ -200,28 +210,34 @@ fn stored_anew(input: &Path, tensor: &GgufTensor<'_>, to: DType) -> Result<(Vec<
     Ok((bytes, if error == 0.0 { 0.0 } else { (error / size).sqrt() }))
 }
 
-/// Encodes pieces on all processors: the search for the scales of Q4_K takes 50 ns a value.
-fn encode_on_all(input: &Path, name: &str, to: DType, values: &[f32]) -> Result<Vec<u8>, ConvertError> {
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let blocks = values.len() / to.block_len();
-    let piece = blocks.div_ceil(threads).max(256) * to.block_len();
-    if values.len() <= piece {
-        return encode(input, name, to, values);
-    }
-    let parts: Vec<Result<Vec<u8>, ConvertError>> = std::thread::scope(|scope| {
-        let running: Vec<_> =
-            values.chunks(piece).map(|values| scope.spawn(move || encode(input, name, to, values))).collect();
-        let gone = || {
-            let source = std::io::Error::other("a thread that encodes it ended");
-            ConvertError::Io { path: input.into(), action: "convert it", source }
-        };
-        running.into_iter().map(|r| r.join().unwrap_or_else(|_| Err(gone()))).collect()
+/// Blocks that are worth a task of their own: the search for the scales of Q4_K takes 50 ns a value.
+const PIECE: usize = 256;
+
+/// Encodes pieces on all threads.
+fn encode_on_all(
+    threads: &Threads,
+    input: &Path,
+    name: &str,
+    to: DType,
+    values: &[f32],
+) -> Result<Vec<u8>, ConvertError> {
+    let pieces: Vec<&[f32]> = values.chunks(PIECE * to.block_len()).collect();
+    let encoded: Vec<OnceLock<Result<Vec<u8>, ConvertError>>> =
+        pieces.iter().map(|_| OnceLock::new()).collect();
+    let run = threads.run(pieces.len(), |i, _| {
+        encoded[i].get_or_init(|| encode(input, name, to, pieces[i]));
     });
-    let mut bytes = Vec::new();
-    for part in parts {
+    run.map_err(|e| no_threads(input, e))?;
+    let mut bytes = Vec::with_capacity(to.bytes_for(values.len()).unwrap_or(0));
+    for part in encoded.into_iter().filter_map(OnceLock::into_inner) {
         bytes.extend(part?);
     }
     Ok(bytes)
+}
+
+fn no_threads(input: &Path, error: KernelError) -> ConvertError {
+    let source = std::io::Error::other(error);
+    ConvertError::Io { path: input.into(), action: "convert it", source }
 }
 
 /// Whether a name fits a pattern of letters, `*` (any letters, also none) and `?` (one).
@@ -279,7 +295,10 @@ mod tests {
         let values: Vec<f32> = (0..256 * 700).map(|i| (i as f32 * 0.37).sin()).collect();
         for dtype in [DType::Q4_K, DType::Q8_0] {
             let whole = quant::encoded(dtype, &values).unwrap();
-            assert!(encode_on_all(Path::new("x"), "x", dtype, &values).unwrap() == whole);
+            for count in [1, 3] {
+                let threads = Threads::new(count).unwrap();
+                assert!(encode_on_all(&threads, Path::new("x"), "x", dtype, &values).unwrap() == whole);
+            }
         }
     }
 }

@@ -102,6 +102,55 @@ fn locate<'a>(
     }
 }
 
+type Located<'a> = SmallVec<[Option<InputRef<'a>>; 8]>;
+
+/// Where the inputs of a step are, and which parts of the arena that makes it read.
+fn locate_all<'a>(
+    graph: &'a Graph,
+    step: &'a Step,
+    base: usize,
+    inputs: &[InputRef<'a>],
+) -> (Located<'a>, Ranges) {
+    let located: Located<'_> = step.inputs.iter().map(|o| locate(graph, o, base, inputs)).collect();
+    let reads = located.iter().filter_map(|at| match at {
+        Some(InputRef::Arena(range)) => Some(range.clone()),
+        _ => None,
+    });
+    let reads = reads.collect();
+    (located, reads)
+}
+
+/// The tensor of an operand that is not packed or in place, wherever it is; `arena` gives its part of the arena, and `of` says
+/// in an error whose operand it is.
+fn tensor<'a>(
+    of: impl Fn() -> String,
+    operand: &'a Operand,
+    at: &InputRef<'a>,
+    arena: impl FnOnce(&Range<usize>) -> Option<&'a [u8]>,
+    states: &'a States,
+) -> Result<TensorView<'a>, GraphError> {
+    let bytes = match at {
+        InputRef::Slice(bytes) => Some(*bytes),
+        InputRef::Arena(range) => arena(range),
+        InputRef::State(index, range) => states.bytes(*index).get(range.clone()),
+    };
+    TensorView::new(operand.dtype, &operand.dims, bytes.unwrap_or(&[]))
+        .map_err(|source| GraphError::Tensor { path: of(), source })
+}
+
+/// The outputs of a step in their parts of the arena.
+fn outputs<'a>(
+    graph: &Graph,
+    step: &'a Step,
+    parts: impl IntoIterator<Item = &'a mut [u8]>,
+) -> Result<SmallVec<[TensorMut<'a>; 2]>, GraphError> {
+    let made = step.outputs.iter().zip(parts).map(|(slot, bytes)| {
+        TensorMut::new(slot.dtype, &slot.dims, bytes)
+            .map_err(|source| GraphError::Tensor { path: path(graph, step), source })
+    });
+    made.collect()
+}
+
 fn op_step(
     graph: &Graph,
     step: &Step,
@@ -113,48 +162,28 @@ fn op_step(
     if step.outputs.iter().all(|s| s.range.is_empty()) {
         return Ok(());
     }
-    let mut reads = Ranges::new();
-    let located: SmallVec<[Option<InputRef<'_>>; 8]> =
-        step.inputs.iter().map(|o| locate(graph, o, base, inputs)).collect();
-    for at in &located {
-        if let Some(InputRef::Arena(range)) = at {
-            reads.push(range.clone());
-        }
-    }
+    let (located, reads) = locate_all(graph, step, base, inputs);
     let mut writes: Ranges = step.outputs.iter().map(|s| shifted(&s.range, base)).collect();
     writes.push(shifted(&step.scratch, base));
-
     let mut split = run
         .arena
         .split(&reads, &writes)
         .map_err(|source| GraphError::Plan { path: path(graph, step), source })?;
     let (read_parts, write_parts) = split.parts();
     let mut next_read = read_parts.iter();
-    let states = &*run.states;
-    let tensor_error = |source| GraphError::Tensor { path: path(graph, step), source };
-
     let mut call_inputs = SmallVec::<[CpuInput<'_>; 8]>::new();
     for (operand, at) in step.inputs.iter().zip(&located) {
-        let bytes: &[u8] = match at {
-            Some(InputRef::Slice(bytes)) => bytes,
-            Some(InputRef::Arena(_)) => next_read.next().copied().unwrap_or(&[]),
-            Some(InputRef::State(index, range)) => states.bytes(*index).get(range.clone()).unwrap_or(&[]),
-            None => {
-                call_inputs.push(match &operand.source {
-                    Source::Packed(p) => CpuInput::Packed(p),
-                    _ => CpuInput::InPlace,
-                });
-                continue;
+        call_inputs.push(match (at, &operand.source) {
+            (Some(at), _) => {
+                let part = |_: &Range<usize>| next_read.next().copied();
+                CpuInput::Tensor(tensor(|| path(graph, step), operand, at, part, run.states)?)
             }
-        };
-        let view = TensorView::new(operand.dtype, &operand.dims, bytes).map_err(tensor_error)?;
-        call_inputs.push(CpuInput::Tensor(view));
+            (None, Source::Packed(p)) => CpuInput::Packed(p),
+            (None, _) => CpuInput::InPlace,
+        });
     }
     let Some((scratch, output_parts)) = write_parts.split_last_mut() else { return Ok(()) };
-    let mut outputs = SmallVec::<[TensorMut<'_>; 2]>::new();
-    for (slot, bytes) in step.outputs.iter().zip(output_parts) {
-        outputs.push(TensorMut::new(slot.dtype, &slot.dims, bytes).map_err(tensor_error)?);
-    }
+    let mut outputs = outputs(graph, step, output_parts.iter_mut().map(|part| &mut **part))?;
     let Some(kernel) = op.cpu() else {
         return Err(GraphError::Unsupported {
             op: op.name(),
@@ -172,25 +201,6 @@ fn op_step(
             Err(GraphError::Panicked { path: path(graph, step), message: panic_message(&*payload) })
         }
     }
-}
-
-/// The view of an operand that is not packed, wherever it is.
-fn view<'a>(
-    graph: &'a Graph,
-    step_path: &str,
-    operand: &'a Operand,
-    base: usize,
-    inputs: &[InputRef<'a>],
-    (arena, states): (&'a AlignedBytes, &'a States),
-) -> Result<TensorView<'a>, GraphError> {
-    let bytes = match locate(graph, operand, base, inputs) {
-        Some(InputRef::Slice(bytes)) => Some(bytes),
-        Some(InputRef::Arena(range)) => arena.as_slice().get(range),
-        Some(InputRef::State(index, range)) => states.bytes(index).get(range),
-        None => None,
-    };
-    TensorView::new(operand.dtype, &operand.dims, bytes.unwrap_or(&[]))
-        .map_err(|source| GraphError::Tensor { path: step_path.to_owned(), source })
 }
 
 fn copy_step(
@@ -215,6 +225,19 @@ fn copy_step(
     Ok(())
 }
 
+/// The tensor of an operand while nothing is written to the arena.
+fn read<'a>(
+    graph: &'a Graph,
+    of: &str,
+    operand: &'a Operand,
+    base: usize,
+    inputs: &[InputRef<'a>],
+    (arena, states): (&'a AlignedBytes, &'a States),
+) -> Result<TensorView<'a>, GraphError> {
+    let at = locate(graph, operand, base, inputs).unwrap_or(InputRef::Slice(&[]));
+    tensor(|| of.to_owned(), operand, &at, |range| arena.as_slice().get(range.clone()), states)
+}
+
 fn append_step(
     graph: &Graph,
     step: &Step,
@@ -228,8 +251,8 @@ fn append_step(
     };
     let mut buffer = run.states.take(state);
     let memory = (&*run.arena, &*run.states);
-    let result = view(graph, &def.name, rows, base, inputs, memory)
-        .and_then(|rows| Ok((rows, view(graph, &def.name, at, base, inputs, memory)?)))
+    let result = read(graph, &def.name, rows, base, inputs, memory)
+        .and_then(|rows| Ok((rows, read(graph, &def.name, at, base, inputs, memory)?)))
         .and_then(|(rows, at)| append(buffer.as_mut_slice(), def, &rows, &at));
     run.states.put(state, buffer);
     result
@@ -251,7 +274,7 @@ fn commit_state(
     }
     let mut buffer = run.states.take(change.state());
     let memory = (&*run.arena, &*run.states);
-    let result = view(graph, &def.name, operand, base, inputs, memory)
+    let result = read(graph, &def.name, operand, base, inputs, memory)
         .and_then(|value| commit(buffer.as_mut_slice(), def, change, &value));
     run.states.put(change.state(), buffer);
     result
@@ -266,33 +289,19 @@ fn piece_step(
     inputs: &[InputRef<'_>],
     run: &mut Run<'_>,
 ) -> Result<(), GraphError> {
-    let located: Vec<Option<InputRef<'_>>> =
-        step.inputs.iter().map(|o| locate(graph, o, base, inputs)).collect();
-    let reads: Vec<Range<usize>> = located
-        .iter()
-        .filter_map(|at| if let Some(InputRef::Arena(range)) = at { Some(range.clone()) } else { None })
-        .collect();
-    let writes: Vec<Range<usize>> = step.outputs.iter().map(|s| shifted(&s.range, base)).collect();
+    let (located, reads) = locate_all(graph, step, base, inputs);
+    let writes: Ranges = step.outputs.iter().map(|s| shifted(&s.range, base)).collect();
     let (read_parts, write_parts) = run
         .arena
         .split_many(&reads, &writes)
         .map_err(|source| GraphError::Plan { path: path(graph, step), source })?;
-    let tensor_error = |source| GraphError::Tensor { path: path(graph, step), source };
     let mut next_read = read_parts.into_iter();
     let mut views = Vec::with_capacity(located.len());
     for (operand, at) in step.inputs.iter().zip(&located) {
-        let bytes = match at {
-            Some(InputRef::Slice(bytes)) => bytes,
-            Some(InputRef::Arena(_)) => next_read.next().unwrap_or(&[]),
-            Some(InputRef::State(index, range)) => run.states.bytes(*index).get(range.clone()).unwrap_or(&[]),
-            None => &[][..],
-        };
-        views.push(TensorView::new(operand.dtype, &operand.dims, bytes).map_err(tensor_error)?);
+        let at = at.as_ref().unwrap_or(&InputRef::Slice(&[]));
+        views.push(tensor(|| path(graph, step), operand, at, |_| next_read.next(), run.states)?);
     }
-    let mut outputs = Vec::with_capacity(step.outputs.len());
-    for (slot, bytes) in step.outputs.iter().zip(write_parts) {
-        outputs.push(TensorMut::new(slot.dtype, &slot.dims, bytes).map_err(tensor_error)?);
-    }
+    let mut outputs = outputs(graph, step, write_parts)?;
     let mut call =
         PieceCall { bindings: &plan.bindings, inputs: &views, outputs: &mut outputs, cancel: run.cancel };
     run.executions.run(piece, run.cpu, &mut call)

@@ -4,6 +4,7 @@ use crate::backend::Piece;
 use crate::error::GraphError;
 use crate::graph::{Def, Graph, Node, NodeOp, TileTime, ValueId};
 use crate::liveness::{Liveness, Offsets};
+use crate::weights::Form;
 use conure_kernels::Cpu;
 use conure_ops::{CpuOp, Op, Packed, ValueType};
 use conure_tensor::{Bindings, DType, Dims, Tensor, TensorView, tensor_bytes};
@@ -28,6 +29,13 @@ pub(crate) enum Source {
     InPlace,
     /// A state.
     State(usize),
+}
+
+impl Source {
+    /// Whether the bytes are the same in every run, so that a kernel's layout of them can be made once.
+    fn is_stored(&self) -> bool {
+        matches!(self, Source::Weight(_) | Source::Constant(_))
+    }
 }
 
 /// An input of a step.
@@ -292,14 +300,12 @@ impl Planner<'_> {
             node.inputs.iter().map(|v| &self.graph.values[v.index()].ty).collect();
         let refuse = |why: String| GraphError::Unsupported { op: op.name(), path: node.path.clone(), why };
         let cpu = op.cpu().ok_or_else(|| refuse("it has no CPU kernel".into()))?;
-        cpu.supports(&types).map_err(refuse)?;
-
-        let mut inputs = SmallVec::<[Operand; 8]>::new();
-        for (i, &v) in node.inputs.iter().enumerate() {
-            let mut operand = self.operand(v, node)?;
-            self.pack(cpu, i, types[i], &mut operand)
+        let mut inputs = self.operands(node)?;
+        let stored: SmallVec<[bool; 8]> = inputs.iter().map(|o| o.source.is_stored()).collect();
+        cpu.supports(&types, &stored).map_err(refuse)?;
+        for (i, operand) in inputs.iter_mut().enumerate() {
+            self.pack(cpu, i, types[i], operand)
                 .map_err(|source| GraphError::Op { path: node.path.clone(), source })?;
-            inputs.push(operand);
         }
         let reused = self.in_place(index, node, cpu)?;
         let mut outputs = SmallVec::<[Slot; 2]>::new();
@@ -336,14 +342,17 @@ impl Planner<'_> {
         operand: &mut Operand,
     ) -> Result<(), conure_ops::OpError> {
         let key = match operand.source {
-            Source::Weight(_) | Source::Constant(_) if self.packing == Packing::Now => op.pack_key(input, ty),
+            ref source if source.is_stored() && self.packing == Packing::Now => op.pack_key(input, ty),
             _ => None,
         };
         let Some(key) = key else { return Ok(()) };
         let packed = match &operand.source {
-            Source::Weight(index) => self.graph.weights.packed(*index, key, self.cpu.isa(), |bytes| {
-                op.pack_on(self.cpu, input, &TensorView::new(operand.dtype, &operand.dims, bytes)?)
-            })?,
+            Source::Weight(index) => {
+                let form = Form { key, dims: operand.dims.clone(), isa: self.cpu.isa() };
+                self.graph.weights.packed(*index, form, |bytes| {
+                    op.pack_on(self.cpu, input, &TensorView::new(operand.dtype, &operand.dims, bytes)?)
+                })?
+            }
             Source::Constant(t) => op.pack_on(self.cpu, input, &t.view())?,
             _ => return Ok(()),
         };

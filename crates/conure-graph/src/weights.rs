@@ -3,7 +3,7 @@
 use crate::error::GraphError;
 use conure_kernels::Isa;
 use conure_ops::{OpError, Packed};
-use conure_tensor::{DType, TensorView};
+use conure_tensor::{DType, Dims, TensorView};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,10 +32,19 @@ pub trait WeightSource: Send + Sync {
     fn release(&self, index: usize);
 }
 
+/// Which packed form of a weight: the layout, the shape in which the kernel sees the weight (a graph may look at one weight in
+/// several), and the instruction set.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Form {
+    pub key: &'static str,
+    pub dims: Dims,
+    pub isa: Isa,
+}
+
 /// The weights of one model, shared by its graphs and by all sessions: the source, and each packed form once.
 pub struct Weights {
     source: Arc<dyn WeightSource>,
-    packed: Mutex<HashMap<(usize, &'static str, Isa), Packed>>,
+    packed: Mutex<HashMap<(usize, Form), Packed>>,
 }
 
 impl fmt::Debug for Weights {
@@ -79,7 +88,7 @@ impl Weights {
         self.source.release(index);
     }
 
-    /// The packed form `key` of weight `index` for `isa`, made with `pack` the first time.
+    /// The packed `form` of weight `index`, made with `pack` the first time.
     ///
     /// The pages of a mapped source are given back afterwards, so that the weight is resident once.
     ///
@@ -88,18 +97,18 @@ impl Weights {
     pub(crate) fn packed(
         &self,
         index: usize,
-        key: &'static str,
-        isa: Isa,
+        form: Form,
         pack: impl FnOnce(&[u8]) -> Result<Packed, OpError>,
     ) -> Result<Packed, OpError> {
         // The lock is held while packing: two sessions that start at once must not both pack.
         let mut packed = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(p) = packed.get(&(index, key, isa)) {
+        let key = (index, form);
+        if let Some(p) = packed.get(&key) {
             return Ok(p.clone());
         }
         let p = pack(self.source.bytes(index))?;
         self.source.release(index);
-        packed.insert((index, key, isa), p.clone());
+        packed.insert(key, p.clone());
         Ok(p)
     }
 }

@@ -9,7 +9,7 @@ use conure_graph::{
     GraphBuilder, GraphError, MemoryWeights, Observer, Program, Session, StepDone, TileTime, ValueId,
     Weights, run_reference,
 };
-use conure_ops::{Activation, Conv2d, ConvLength, MaskTime, Reshape, Scale, ValueType};
+use conure_ops::{Activation, Conv2d, ConvLength, Linear, MaskTime, Reshape, Scale, ValueType};
 use conure_tensor::{Axis, Bindings, DType, Dim, Shape, Tensor, TensorView};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -289,4 +289,45 @@ fn a_warmed_up_run_allocates_nothing() {
         });
         assert_eq!(counted.count_total, 0, "tiles, watched: {watched}: {counted:?}");
     }
+}
+
+/// A graph may look at one weight in several shapes: each has a packed form of its own.
+#[test]
+fn a_weight_in_two_shapes_is_packed_for_each() {
+    let weights = Weights::new(Arc::new(MemoryWeights::new().with("w", noise(3, &[6, 4]))));
+    let mut g = GraphBuilder::new(weights);
+    let wide = g.input("wide", ValueType::f32(Shape::fixed(&[2, 4])));
+    let narrow = g.input("narrow", ValueType::f32(Shape::fixed(&[2, 3])));
+    let w = g.weight("w", &[6, 4]).unwrap();
+    let again = g.apply(Reshape { shape: Shape::fixed(&[8, 3]) }, &[w]).unwrap();
+    let plain = Linear { activation: Activation::None, bias: false, residual: None };
+    for (name, x, w) in [("a", wide, w), ("b", narrow, again), ("c", wide, w)] {
+        let y = g.apply(plain.clone(), &[x, w]).unwrap();
+        g.output(name, y);
+    }
+    let program = Program::new(g.finish().unwrap());
+    let (wide, narrow) = (noise(1, &[2, 4]), noise(2, &[2, 3]));
+    let inputs = [("wide", wide.view()), ("narrow", narrow.view())];
+    let expected = run_reference(program.graph(), &Bindings::new(), &inputs, &[]).unwrap();
+    let mut session = Session::new(program, cpu(1)).unwrap();
+    let outputs = session.run(&Bindings::new(), &inputs).unwrap();
+    for name in ["a", "b", "c"] {
+        assert_close(name, &outputs.get(name).unwrap(), &expected[name]);
+    }
+}
+
+/// Weights that are computed are not packed: a kernel that reads only packed ones of a type says so before it runs.
+#[test]
+fn a_computed_weight_of_a_type_that_no_kernel_reads_is_refused() {
+    let mut g = GraphBuilder::new(Weights::new(Arc::new(MemoryWeights::new())));
+    let x = g.input("x", ValueType::f32(Shape::fixed(&[2, 4])));
+    let w = g.input("w", ValueType::new(DType::F16, Shape::fixed(&[3, 4])));
+    let plain = Linear { activation: Activation::None, bias: false, residual: None };
+    let y = g.apply(plain, &[x, w]).unwrap();
+    g.output("y", y);
+    let mut session = Session::new(Program::new(g.finish().unwrap()), cpu(1)).unwrap();
+    let (x, w) = (noise(1, &[2, 4]), Tensor::zeros(DType::F16, &[3, 4]).unwrap());
+    let error = session.run(&Bindings::new(), &[("x", x.view()), ("w", w.view())]).unwrap_err();
+    assert!(matches!(error, GraphError::Unsupported { op: "linear", .. }), "{error}");
+    assert!(error.to_string().contains("input 1 is f16"), "{error}");
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::simd::{Dot, Scalar, Simd};
-use crate::{KernelError, Result, Threads};
+use crate::{KernelError, Result, ThreadBudget, Threads};
 
 /// An instruction set that kernels are written for, lowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -150,7 +150,8 @@ impl Cpu {
         Ok(Cpu { isa: Isa::from_name(isa.name())?, threads, precision: Precision::Exact })
     }
 
-    /// [`Isa::detect`] with `threads` threads; `None` for as many as the process may use.
+    /// [`Isa::detect`] with `threads` threads of its own; `None` for as many as the process may use. Where there are several of
+    /// these in a process, [`Cpu::within`] bounds what they start together.
     ///
     /// # Errors
     /// Those of [`Isa::detect`] and [`Threads::new`].
@@ -160,6 +161,14 @@ impl Cpu {
             None => Threads::new(Threads::default_count())?,
         };
         Cpu::new(Isa::detect()?, threads)
+    }
+
+    /// [`Isa::detect`] with at most `most` threads of `budget`.
+    ///
+    /// # Errors
+    /// Those of [`Isa::detect`] and [`ThreadBudget::threads`].
+    pub fn within(budget: &ThreadBudget, most: Option<usize>) -> Result<Cpu> {
+        Cpu::new(Isa::detect()?, budget.threads(most)?)
     }
 
     /// The same with this precision.

@@ -13,10 +13,12 @@
 //! sets may differ in the last bits.
 #![allow(unsafe_code)]
 
+mod budget;
 mod buffer;
 mod check;
 mod isa;
 mod simd;
+mod weighted;
 
 pub mod attention;
 pub mod conv1d;
@@ -38,6 +40,7 @@ pub mod rows;
 pub mod sdpa;
 pub mod threads;
 
+pub use budget::ThreadBudget;
 pub use buffer::zeroed;
 pub use error::KernelError;
 pub use isa::{Cpu, Isa, Precision};

@@ -34,6 +34,8 @@ struct Padded<T>(T);
 struct Region<'a> {
     body: &'a (dyn Fn(usize, usize) + Sync),
     tasks: usize,
+    /// Workers of this number and above have no part in it.
+    limit: usize,
     next: Padded<AtomicUsize>,
     panic: Mutex<Option<String>>,
 }
@@ -41,6 +43,9 @@ struct Region<'a> {
 impl Region<'_> {
     /// Claims and runs tasks until none is left.
     fn work(&self, worker: usize) {
+        if worker >= self.limit {
+            return;
+        }
         loop {
             let task = self.next.0.fetch_add(1, Ordering::Relaxed);
             if task >= self.tasks {
@@ -185,9 +190,16 @@ impl Shared {
     }
 }
 
-struct Pool {
+/// The workers of one or several [`Threads`].
+pub(crate) struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
+}
+
+impl Pool {
+    pub(crate) fn workers(&self) -> usize {
+        self.workers.len()
+    }
 }
 
 impl Drop for Pool {
@@ -254,6 +266,16 @@ impl Threads {
         Ok(Threads { pool: Some(Arc::new(pool)), count })
     }
 
+    /// The workers of `pool`, as far as they make `count` threads with the caller's.
+    pub(crate) fn sharing(pool: Arc<Pool>, count: usize) -> Threads {
+        let count = count.min(pool.workers() + 1);
+        Threads { pool: Some(pool), count }
+    }
+
+    pub(crate) fn pool(&self) -> Option<&Arc<Pool>> {
+        self.pool.as_ref()
+    }
+
     /// No threads but the caller's.
     pub fn single() -> Threads {
         Threads { pool: None, count: 1 }
@@ -279,8 +301,8 @@ impl Threads {
     /// # Errors
     /// [`KernelError::TaskPanicked`] if a body panicked; tasks not started by then are not run.
     pub fn run(&self, tasks: usize, body: impl Fn(usize, usize) + Sync) -> Result<()> {
-        let region =
-            Region { body: &body, tasks, next: Padded(AtomicUsize::new(0)), panic: Mutex::new(None) };
+        let (limit, next) = (self.count, Padded(AtomicUsize::new(0)));
+        let region = Region { body: &body, tasks, limit, next, panic: Mutex::new(None) };
         match &self.pool {
             Some(pool)
                 if tasks > 1 && !INSIDE_REGION.get() && !pool.shared.busy.0.swap(true, Ordering::Acquire) =>

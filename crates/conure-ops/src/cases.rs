@@ -5,6 +5,7 @@
 
 use crate::op::Op;
 use conure_tensor::{DType, Tensor, TensorError, quant};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// One op on inputs of one type and shape.
@@ -85,6 +86,8 @@ pub enum Fill {
     Ints(Vec<i32>),
     /// Normally distributed, and between them NaN, infinities, zeros of both signs, very small and very large numbers.
     Special,
+    /// Normally distributed, but these elements have this value.
+    Except(Vec<(Range<usize>, f32)>),
 }
 
 /// What [`Fill::Special`] puts at every third element.
@@ -111,6 +114,13 @@ impl Input {
     pub fn typed(mut self, dtype: DType) -> Input {
         self.dtype = dtype;
         self
+    }
+
+    /// The same, but rows of its last axis have one value throughout.
+    pub fn except(self, rows: &[(Range<usize>, f32)]) -> Input {
+        let width = self.shape.last().copied().unwrap_or(1);
+        let parts = rows.iter().map(|(at, value)| (at.start * width..at.end * width, *value));
+        self.filled(Fill::Except(parts.collect()))
     }
 
     /// The same, filled so.
@@ -214,6 +224,10 @@ fn numbers(fill: &Fill, count: usize, seed: u64) -> Vec<f32> {
             Fill::Ints(values) => values.get(i % values.len().max(1)).copied().unwrap_or(0) as f32,
             Fill::Special if i % 3 == 1 => SPECIAL[i / 3 % SPECIAL.len()],
             Fill::Special => normal(&mut state) as f32,
+            Fill::Except(parts) => {
+                let drawn = normal(&mut state) as f32;
+                parts.iter().find(|(at, _)| at.contains(&i)).map_or(drawn, |&(_, value)| value)
+            }
         })
         .collect()
 }

@@ -13,6 +13,7 @@ mod list;
 mod op;
 pub mod openvino;
 mod values;
+mod window;
 
 pub mod batch_norm;
 pub mod binary;
@@ -83,7 +84,7 @@ pub use rms_norm::RmsNorm;
 pub use rope::Rope;
 pub use rotary_angles::{RopeScaling, RotaryAngles, Sections};
 pub use scale::Scale;
-pub use sdpa::Sdpa;
+pub use sdpa::{Sdpa, SdpaKeys};
 pub use slice::Slice;
 pub use softmax::Softmax;
 pub use transpose::Transpose;

@@ -239,11 +239,38 @@ impl<'a, 'b> CpuCall<'a, 'b> {
 
 /// The CPU side of an op.
 pub trait CpuOp {
-    /// Whether the kernel takes these types.
+    /// Whether the kernel can run on inputs of these types; `stored` says of each whether it is a weight or a constant, which
+    /// is [packed](CpuOp::pack_key) first. What is computed lies as it is.
     ///
     /// # Errors
     /// Why not, for the placement's report.
-    fn supports(&self, inputs: &[&ValueType]) -> Result<(), String>;
+    fn supports(&self, inputs: &[&ValueType], stored: &[bool]) -> Result<(), String> {
+        self.fits(inputs)?;
+        for (i, ty) in inputs.iter().enumerate() {
+            let packed = stored.get(i).copied().unwrap_or(false) && self.pack_key(i, ty).is_some();
+            if !packed && !self.reads(i, ty.dtype) {
+                let why = "the kernel reads it in this type only where it is a weight, which is packed";
+                let why =
+                    if self.pack_key(i, ty).is_some() { why } else { "the kernel does not read this type" };
+                return Err(format!("input {i} is {}: {why}", ty.dtype));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the kernel takes these shapes and attributes.
+    ///
+    /// # Errors
+    /// Why not.
+    fn fits(&self, _inputs: &[&ValueType]) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Whether the kernel reads input `i` of this type where it lies. By default plain f32 and i32, of which the op's shape
+    /// rule takes one or the other.
+    fn reads(&self, _input: usize, dtype: DType) -> bool {
+        matches!(dtype, DType::F32 | DType::I32)
+    }
 
     /// Bytes of scratch that a call on these concrete shapes needs, for `threads` threads.
     fn scratch(&self, _inputs: &[&[usize]], _outputs: &[&[usize]], _threads: usize) -> usize {

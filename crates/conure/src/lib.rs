@@ -22,8 +22,8 @@ pub use audio::{AudioOptions, AudioSource, Recording, Samples};
 pub use bench::{BatchBench, Bench, Times, roofline};
 pub use conure_audio::decode::DecodeOptions;
 pub use conure_graph::{DeviceInfo, Drawing, Passes, Placement, devices};
-pub use conure_kernels::Precision;
 pub use conure_kernels::roofline::Roofline;
+pub use conure_kernels::{Precision, ThreadBudget};
 pub use conure_language::{
     Finish, GenerateOptions, Generation, LanguageError, LanguageSession, Perplexity, Piece, Sampling,
     SessionOptions, Timings, perplexity,

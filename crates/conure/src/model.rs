@@ -8,7 +8,7 @@ use conure_device::map::MappedFile;
 use conure_gguf::GgufFile;
 use conure_graph::openvino::{OpenVinoOptions, OpenVinoPrecision};
 use conure_graph::{Device, Passes, Registry};
-use conure_kernels::{Cpu, Precision};
+use conure_kernels::{Cpu, Precision, ThreadBudget};
 use conure_speech::result::Transcript;
 use conure_speech::{
     HotWords, RecogniseOptions, Recogniser, SpeechError, Stream, StreamOptions, TranscribeOptions,
@@ -23,8 +23,11 @@ pub struct LoadOptions {
     /// The device, as [`crate::devices`] names it; `None`: what `CONURE_DEVICE`, else `PARAKEET_DEVICE` names; those unset,
     /// or `auto`: the best there is.
     pub device: Option<String>,
-    /// Threads to compute with, the caller's among them; `None`, or more than that: as many as the process may use.
+    /// Threads to compute with, the caller's among them; `None`, or more than that: as many as the budget has.
     pub threads: Option<usize>,
+    /// Where the threads come from: models that are loaded with clones of one budget never start more than that together. By
+    /// default one of their own, of as many threads as the process may use.
+    pub budget: ThreadBudget,
     /// Whether the file is read into memory instead of mapped: for files on a network share that may go away.
     pub no_mmap: bool,
     /// Rewrites of the model's graphs: all of them by default. Results are the same within rounding.
@@ -286,9 +289,7 @@ pub(crate) fn open(path: &Path, options: &LoadOptions) -> Result<GgufFile, Error
 
 /// The device and the threads that `options` ask for.
 pub(crate) fn hardware(options: &LoadOptions) -> Result<(Device, Arc<Cpu>), Error> {
-    // More threads than processors only wait for each other: 1024 on two took minutes for seconds of audio.
-    let most = conure_kernels::Threads::default_count();
-    let cpu = Cpu::detect(options.threads.map(|n| n.min(most.max(1)))).map_err(SpeechError::from)?;
+    let cpu = Cpu::within(&options.budget, options.threads).map_err(SpeechError::from)?;
     let cpu = Arc::new(cpu.with_precision(options.precision));
     let mut openvino =
         OpenVinoOptions { threads: Some(cpu.threads().count()), ..OpenVinoOptions::from_env() };

@@ -216,3 +216,30 @@ fn many_threads_share_a_model() {
         }
     });
 }
+
+#[test]
+fn models_that_share_a_budget_share_its_workers() {
+    let expected = transcribe(&SPEECH, Decoder::Tdt);
+    let budget = conure::ThreadBudget::new(2).unwrap();
+    let shared = LoadOptions {
+        device: Some("cpu".into()),
+        threads: Some(2),
+        budget: budget.clone(),
+        ..Default::default()
+    };
+    let models: Vec<SpeechModel> = (0..3).map(|_| SpeechModel::embedded(&shared).unwrap()).collect();
+    std::thread::scope(|scope| {
+        for i in 0..8 {
+            let model = &models[i % models.len()];
+            let expected = &expected;
+            scope.spawn(move || {
+                let found = model.transcribe(Samples::mono(&SPEECH, RATE), &options(Decoder::Tdt)).unwrap();
+                assert_eq!(found.text, expected.text);
+            });
+        }
+        // Three models and eight users: the budget has two threads, one of them the caller's.
+        assert_eq!(budget.workers(), 1);
+    });
+    drop(models);
+    assert_eq!(budget.workers(), 0);
+}

@@ -210,6 +210,10 @@ pub struct QuantizeArgs {
     #[arg(long)]
     pub compatible: bool,
 
+    /// Threads to encode with; all that the process may use by default
+    #[arg(short = 't', long, value_name = "N", env = "CONURE_THREADS", value_parser = values::threads)]
+    pub threads: Option<usize>,
+
     /// The table as JSON, with all tensors
     #[arg(long)]
     pub json: bool,

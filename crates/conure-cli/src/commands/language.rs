@@ -5,7 +5,7 @@ use crate::args::{CacheArg, ComputeArgs, TextArgs, is_stdin};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::output::{shown, warning};
-use conure::{DType, LanguageModel, LoadOptions};
+use conure::{DType, LanguageModel, LoadOptions, ThreadBudget};
 use std::io::Read;
 use std::path::Path;
 
@@ -19,7 +19,7 @@ const MAX_TEXT: u64 = 1 << 30;
 pub fn load(path: &Path, compute: &ComputeArgs) -> Result<LanguageModel, Failure> {
     let options = LoadOptions {
         device: compute.device.clone(),
-        threads: compute.threads,
+        budget: ThreadBudget::of_process(compute.threads),
         passes: compute.passes()?,
         precision: compute.precision.into(),
         ..LoadOptions::default()

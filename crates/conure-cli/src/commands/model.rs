@@ -3,7 +3,7 @@
 use crate::args::ComputeArgs;
 use crate::failure::Failure;
 use crate::output::shown;
-use conure::{Error, LoadOptions, Passes, SpeechModel};
+use conure::{Error, LoadOptions, Passes, SpeechModel, ThreadBudget};
 use std::path::Path;
 
 /// The name by which the embedded model is asked for.
@@ -33,7 +33,7 @@ pub fn load_rewritten(
 ) -> Result<SpeechModel, Failure> {
     let options = LoadOptions {
         device: compute.device.clone(),
-        threads: compute.threads,
+        budget: ThreadBudget::of_process(compute.threads),
         passes,
         precision: compute.precision.into(),
         ..LoadOptions::default()

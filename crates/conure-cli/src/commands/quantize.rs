@@ -5,6 +5,7 @@ use super::megabytes;
 use crate::args::QuantizeArgs;
 use crate::failure::Failure;
 use crate::output::{shown, to_stdout};
+use conure::ThreadBudget;
 use conure_convert::{ConvertError, Progress, QuantiseOptions, QuantiseReport, TensorChange, quantise};
 use serde_json::json;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ pub fn run(args: &QuantizeArgs, cancel: &Arc<AtomicBool>) -> Result<(), Failure>
         target: args.dtype.into(),
         keep: args.keep.clone(),
         compatible: args.compatible,
+        budget: ThreadBudget::of_process(args.threads),
         progress: Some(&progress),
     };
     let result = quantise(&args.input, &args.output, &options);

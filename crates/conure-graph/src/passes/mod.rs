@@ -11,6 +11,7 @@ mod fuse_attention;
 mod fuse_bias_activation;
 mod fuse_conv;
 mod fuse_glu;
+mod fuse_sdpa;
 mod lower_conv;
 mod merge_moves;
 mod moves;
@@ -26,6 +27,7 @@ pub use fuse_attention::FuseAttention;
 pub use fuse_bias_activation::FuseBiasActivation;
 pub use fuse_conv::FuseConv;
 pub use fuse_glu::FuseGlu;
+pub use fuse_sdpa::FuseSdpa;
 pub use lower_conv::LowerConv;
 pub use merge_moves::MergeMoves;
 pub use project_positions::ProjectPositions;
@@ -50,9 +52,10 @@ pub trait Pass: fmt::Debug + Send + Sync {
 }
 
 /// Every pass that a program runs by default, in order. [`Decompose`] follows, for a device that is not the CPU.
-const ALL: [&dyn Pass; 8] = [
+const ALL: [&dyn Pass; 9] = [
     &FoldConstants,
     &FuseAttention,
+    &FuseSdpa,
     &FuseConv,
     &MergeMoves,
     &FoldBatchNorm,

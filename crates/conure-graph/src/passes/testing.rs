@@ -4,23 +4,13 @@ use crate::graph::{Graph, NodeOp};
 use crate::reference::run_reference;
 use crate::session::{Program, Session};
 use conure_kernels::Cpu;
-use conure_tensor::{Bindings, DType, Tensor, TensorView, quant};
+use conure_ops::cases::{Fill, Input};
+use conure_tensor::{Bindings, DType, Tensor, TensorView};
 use std::sync::Arc;
 
 /// Numbers in -1 .. 1 that repeat on every run.
 pub(crate) fn noise(seed: u64, shape: &[usize], dtype: DType) -> Tensor {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let data: Vec<f32> = (0..shape.iter().product())
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-        })
-        .collect();
-    let mut out = Tensor::zeros(dtype, shape).unwrap();
-    quant::encode(dtype, &data, out.view_mut().bytes_mut()).unwrap();
-    out
+    Input::f32(shape).typed(dtype).filled(Fill::Uniform(-1.0, 1.0)).tensor(seed).unwrap()
 }
 
 /// Nodes of this op, those in tiled bodies included.

@@ -4,6 +4,7 @@
 
 use conure_graph::{GraphBuilder, MemoryWeights, Program, Weights};
 use conure_kernels::Cpu;
+use conure_ops::cases::{Fill, Input};
 use conure_ops::{
     Activation, Binary, BinaryKind, LayerNorm, Linear, Reshape, Scale, Unary, UnaryKind, ValueType,
 };
@@ -17,16 +18,7 @@ pub const D: usize = 12;
 
 /// Numbers in -1 .. 1 that repeat on every run.
 pub fn noise(seed: u64, shape: &[usize]) -> Tensor {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let data: Vec<f32> = (0..shape.iter().product())
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-        })
-        .collect();
-    Tensor::from_slice(shape, &data).unwrap()
+    Input::f32(shape).filled(Fill::Uniform(-1.0, 1.0)).tensor(seed).unwrap()
 }
 
 pub fn cpu(threads: usize) -> Arc<Cpu> {

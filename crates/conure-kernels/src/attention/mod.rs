@@ -69,7 +69,7 @@ impl Mask {
 
     /// The keys `lo..hi` that valid query `i` sees among `valid` ones.
     #[inline(always)]
-    fn visible(self, i: usize, valid: usize) -> (usize, usize) {
+    pub(crate) fn visible(self, i: usize, valid: usize) -> (usize, usize) {
         match self {
             Mask::Full => (0, valid),
             Mask::ChunkedLimited { left, right } => {

@@ -3,6 +3,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use crate::simd::Simd;
+use crate::weighted::nothing_yet;
 
 /// Columns of a row of scores: `from..to` were computed, `lo..hi` are visible.
 #[derive(Clone, Copy)]
@@ -57,6 +58,10 @@ pub(super) fn softmax_step<S: Simd>(
     }
     let max = s.max_lane(s.max(s.max(max[0], max[1]), s.max(max[2], max[3])));
     let max = if max > *largest { max } else { *largest };
+    if max == f32::NEG_INFINITY {
+        *total += nothing_yet(&mut scores[from..to]);
+        return;
+    }
     // 2^(scale * (old - new)) for what is already summed; 0 at the first block, where old is -infinity.
     let correction = if *largest == max { 1.0 } else { ((*largest - max) * scale).exp2() };
     *largest = max;

@@ -5,11 +5,7 @@ use super::{KEYS, RelPosAttention};
 use crate::buffer::{Carve, SharedMut};
 use crate::isa::Kernel;
 use crate::simd::{F32Panel, MAX_PANEL, MAX_TILE_ROWS, Simd, TILE_STRIDE, pack_columns};
-
-/// Columns of the value panels.
-const fn padded(columns: usize) -> usize {
-    columns.next_multiple_of(MAX_PANEL)
-}
+use crate::weighted::{Seen, ValueRows, Values, padded};
 
 /// Rows of the packed window of positions: one for each difference of a task's rows and a block's keys.
 const fn window(rows: usize) -> usize {
@@ -25,7 +21,7 @@ pub(super) fn scratch_len(rows: usize, dk: usize) -> usize {
         + Carve::padded(MAX_TILE_ROWS * POSITIONS)
         + Carve::padded(KEYS * dk)
         + Carve::padded(window(rows) * dk)
-        + Carve::padded(KEYS * padded(dk))
+        + Values::room(KEYS, dk)
         + Carve::padded(rows * padded(dk))
         + 2 * Carve::padded(rows)
 }
@@ -66,8 +62,7 @@ struct Scratch<'b> {
     keys: &'b mut [f32],
     /// `[panel of window][dk][PANEL]`.
     positions: &'b mut [f32],
-    /// `[panel of dk][key][PANEL]`.
-    values: &'b mut [f32],
+    values: Values<'b>,
     /// `[rows][padded dk]`: weighted sums so far.
     sums: &'b mut [f32],
     /// `[rows]`: largest score so far.
@@ -101,7 +96,7 @@ impl Kernel for TaskKernel<'_, '_> {
             shifted: carve.take(MAX_TILE_ROWS * POSITIONS),
             keys: carve.take(KEYS * dk),
             positions: carve.take(window(rows) * dk),
-            values: carve.take(KEYS * padded(dk)),
+            values: Values::carve(&mut carve, KEYS, dk),
             sums: carve.take(rows * padded(dk)),
             largest: carve.take(rows),
             total: carve.take(rows),
@@ -161,19 +156,11 @@ impl Task<'_> {
         let (table, differences) = (mask.positions(all, frames), count + self.r1 - self.r0 - 1);
         let positions = &positions[self.head * dk..];
         pack_rows(s, positions, stride, table, block.c0, differences, dk, scratch.positions);
-        let padded_count = count.next_multiple_of(S::PANEL);
-        for j in 0..padded_count {
-            let row = (j < count).then(|| self.head_row(v, base + block.j0 + j));
-            for (p, d) in (0..dk).step_by(S::PANEL).enumerate() {
-                let width = S::PANEL.min(dk - d);
-                let dst = &mut scratch.values[(p * padded_count + j) * S::PANEL..][..S::PANEL];
-                match row {
-                    Some(row) => dst[..width].copy_from_slice(&row[d..d + width]),
-                    None => dst[..width].fill(0.0),
-                }
-                dst[width..].fill(0.0);
-            }
-        }
+        scratch.values.pack(
+            s,
+            count,
+            Rows { tensor: &v[(base + block.j0) * stride + self.head * dk..], stride },
+        );
     }
 
     /// Rows `i..i + rows` against a block of keys.
@@ -205,10 +192,12 @@ impl Task<'_> {
             // SAFETY: as above; p_to - p_from is at most POSITIONS.
             unsafe { s.tile(rows, 1, scratch.q_position.as_ptr(), b, dk, c, POSITIONS, false) };
         }
-        for r in 0..rows {
+        let mut seen: [Seen; MAX_TILE_ROWS] = [(0, 0); MAX_TILE_ROWS];
+        for (r, seen) in seen.iter_mut().enumerate().take(rows) {
             let (lo, hi) = self.visible(i + r);
             let clip = |j: usize| j.clamp(block.j0, block.j1) - block.j0;
-            let range = Range { from, to, lo: clip(lo), hi: clip(hi) };
+            *seen = (clip(lo), clip(hi));
+            let range = Range { from, to, lo: seen.0, hi: seen.1 };
             let scores = &mut scratch.scores[r * TILE_STRIDE..][..to];
             let shifted = &scratch.shifted[r * POSITIONS + from + shift - r - p_from..][..to - from];
             let row = i + r - self.r0;
@@ -216,15 +205,8 @@ impl Task<'_> {
             let (largest, total) = (&mut scratch.largest[row], &mut scratch.total[row]);
             softmax_step(s, self.scale(), range, scores, shifted, largest, total, sums);
         }
-        let padded_count = (block.j1 - block.j0).next_multiple_of(S::PANEL);
-        for (p, d) in (0..dk).step_by(S::PANEL).enumerate() {
-            let b = &scratch.values[(p * padded_count + from) * S::PANEL..][..(to - from) * S::PANEL];
-            let (a, b) = (scratch.scores[from..].as_ptr(), F32Panel::new(b.as_ptr()));
-            let c = scratch.sums[(i - self.r0) * padded(dk) + d..].as_mut_ptr();
-            // SAFETY: the scores have `rows` rows of `to - from` from column `from` on, the panel as many rows, and each
-            // row of sums has PANEL floats from column d on because it is padded.
-            unsafe { s.tile(rows, 1, a, b, to - from, c, padded(dk), true) };
-        }
+        let sums = &mut scratch.sums[(i - self.r0) * padded(dk)..];
+        scratch.values.add(s, scratch.scores, (from, to), &seen[..rows], sums);
     }
 
     /// What turns a score into an exponent of two.
@@ -257,13 +239,27 @@ impl Task<'_> {
         for t in self.r0..self.r1 {
             let row = t - self.r0;
             let total = scratch.total[row];
-            let factor = if total > 0.0 { 1.0 / total } else { 0.0 };
+            // A row sees itself at least: a total of 0 means scores of -infinity only, and no number comes of those.
+            let factor = 1.0 / total;
             // SAFETY: tasks have disjoint rows or heads.
             let out = unsafe { self.out.part((self.query_row(t) * heads + self.head) * dk, dk) };
             for (out, sum) in out.iter_mut().zip(&scratch.sums[row * padded(dk)..]) {
-                *out = if total > 0.0 || total.is_nan() { sum * factor } else { 0.0 };
+                *out = sum * factor;
             }
         }
+    }
+}
+
+/// The rows of one head, `stride` apart.
+struct Rows<'a> {
+    tensor: &'a [f32],
+    stride: usize,
+}
+
+impl ValueRows for Rows<'_> {
+    #[inline(always)]
+    fn copy<S: Simd>(&self, _s: S, j: usize, d: usize, out: &mut [f32]) {
+        out.copy_from_slice(&self.tensor[j * self.stride + d..][..out.len()]);
     }
 }
 

@@ -10,6 +10,7 @@ use crate::buffer::{Carve, SharedMut, with_scratch};
 use crate::isa::{Kernel, dispatch};
 use crate::simd::{Simd, for_lanes, load_n, store_n};
 use crate::{Cpu, Result};
+use std::ops::Range;
 
 /// Query rows that share one reading of the keys in registers.
 const ROWS: usize = 4;
@@ -57,7 +58,7 @@ pub(super) fn run(
     let Sdpa { tokens, heads, key_heads, value_dim, .. } = *args;
     let (group, part) = (args.group(), part_len(value_dim));
     let rows = tokens * group;
-    let (batch, blocks) = (args.at.len(), args.capacity.div_ceil(KEYS));
+    let (batch, blocks) = (args.batch(), args.capacity.div_ceil(KEYS));
     // Blocks that the item farthest along has; others leave theirs out.
     let span = |b: usize| (args.visible(b, 0).0 / KEYS, args.visible(b, tokens - 1).1.div_ceil(KEYS));
     let most = (0..batch).map(|b| span(b).1 - span(b).0).max().unwrap_or(0);
@@ -81,6 +82,11 @@ pub(super) fn run(
         let count = span(item).1 - span(item).0;
         for (row, out) in out.chunks_exact_mut(value_dim).enumerate() {
             let (t, h) = (row / heads, row % heads);
+            let (lo, hi) = args.visible(item, t);
+            if lo == hi {
+                out.fill(0.0);
+                continue;
+            }
             let (head, r) = (h / group, t * group + h % group);
             let place = |i: usize| (((item * key_heads + head) * blocks + i) * rows + r) * part;
             // SAFETY: all tasks are done; nothing else reads or writes the parts.
@@ -167,41 +173,50 @@ impl Kernel for Block<'_, '_> {
             let weights = &weights[r0 * KEYS..];
             let parts = &mut parts[r0 * part..];
             let value = |j: usize| v.row(b, lo + j, head);
+            let seen = |r: usize| {
+                let (row_lo, row_hi) = args.visible(b, (r0 + r).min(rows - 1) / group);
+                row_lo.clamp(lo, hi.max(lo)) - lo..row_hi.clamp(lo, hi.max(lo)) - lo
+            };
             match rows - r0 {
-                1 => sum_values::<S, 1>(s, count, weights, value, value_dim, parts),
-                2 => sum_values::<S, 2>(s, count, weights, value, value_dim, parts),
-                3 => sum_values::<S, 3>(s, count, weights, value, value_dim, parts),
-                _ => sum_values::<S, 4>(s, count, weights, value, value_dim, parts),
+                1 => sum_values::<S, 1>(s, [seen(0)], weights, value, value_dim, parts),
+                2 => sum_values::<S, 2>(s, [0, 1].map(seen), weights, value, value_dim, parts),
+                3 => sum_values::<S, 3>(s, [0, 1, 2].map(seen), weights, value, value_dim, parts),
+                _ => sum_values::<S, 4>(s, [0, 1, 2, 3].map(seen), weights, value, value_dim, parts),
             }
         }
     }
 }
 
-/// `parts[r][d] = sum over j of weights[r][j] * value(j)[d]`, for R rows.
+/// `parts[r][d] = sum over j in seen[r] of weights[r][j] * value(j)[d]`, for R rows, whose ranges begin and end in order. What a
+/// row does not see has weight 0, but may be NaN and must not meet it.
 #[inline(always)]
 fn sum_values<'v, S: Simd, const R: usize>(
     s: S,
-    count: usize,
+    seen: [Range<usize>; R],
     weights: &[f32],
     value: impl Fn(usize) -> super::cache::Row<'v>,
     value_dim: usize,
     parts: &mut [f32],
 ) {
     let part = part_len(value_dim);
+    let all = seen[0].start..seen[R - 1].end;
+    // What every row sees, which is nearly all.
+    let start = seen[R - 1].start.min(all.end);
+    let common = start..seen[0].end.clamp(start, all.end);
     let mut d = 0;
     while d < value_dim {
         let vectors = ((value_dim - d) / S::LANES).min(VECTORS);
         let n = if vectors == 0 { value_dim - d } else { S::LANES };
         let vectors = vectors.max(1);
         let mut acc = [[s.splat(0.0); VECTORS]; R];
-        for j in 0..count {
-            let row = value(j);
-            for u in 0..vectors {
-                let v = row.load(s, d + u * S::LANES, n);
-                for (r, acc) in acc.iter_mut().enumerate() {
-                    acc[u] = s.fma(s.splat(weights[r * KEYS + j]), v, acc[u]);
-                }
-            }
+        for j in all.start..common.start {
+            add_value::<S, R, true>(s, &mut acc, &seen, weights, j, value(j), (d, n, vectors));
+        }
+        for j in common.clone() {
+            add_value::<S, R, false>(s, &mut acc, &seen, weights, j, value(j), (d, n, vectors));
+        }
+        for j in common.end..all.end {
+            add_value::<S, R, true>(s, &mut acc, &seen, weights, j, value(j), (d, n, vectors));
         }
         for (r, acc) in acc.iter().enumerate() {
             for (u, &acc) in acc.iter().enumerate().take(vectors) {
@@ -211,5 +226,27 @@ fn sum_values<'v, S: Simd, const R: usize>(
             }
         }
         d += vectors * n;
+    }
+}
+
+/// Adds value `j` to the sums of `vectors` vectors from element `d` on, the last of `n` elements; if `SOME`, only to those of the
+/// rows that see it.
+#[inline(always)]
+fn add_value<S: Simd, const R: usize, const SOME: bool>(
+    s: S,
+    acc: &mut [[S::V; VECTORS]; R],
+    seen: &[Range<usize>; R],
+    weights: &[f32],
+    j: usize,
+    row: super::cache::Row<'_>,
+    (d, n, vectors): (usize, usize, usize),
+) {
+    for u in 0..vectors {
+        let v = row.load(s, d + u * S::LANES, n);
+        for (r, acc) in acc.iter_mut().enumerate() {
+            if !SOME || seen[r].contains(&j) {
+                acc[u] = s.fma(s.splat(weights[r * KEYS + j]), v, acc[u]);
+            }
+        }
     }
 }

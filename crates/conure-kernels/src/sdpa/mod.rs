@@ -1,7 +1,7 @@
 //! Scaled dot-product attention of new tokens over a cache of keys and values, with grouped heads.
 //!
-//! Query head h reads the keys of head `h / (H / G)`. The query of item b and token t stands at row `at[b] + t` of the
-//! cache and sees the rows up to its own, or the last `window` of them. Scores exist for one block of keys at a time and
+//! Query head h reads the keys of head `h / (H / G)`. With a cache, the query of item b and token t stands at row `at[b] + t`
+//! and sees the rows up to its own, or the last `window` of them; without, all rows or what a mask shows ([`Keys`]). Scores exist for one block of keys at a time and
 //! softmax runs along, so that memory does not grow with the cache. Blocks begin at fixed rows of the cache: a result
 //! does not depend on threads or batch.
 //!
@@ -13,6 +13,7 @@ mod decode;
 mod prefill;
 mod softmax;
 
+use crate::attention::Mask;
 use crate::simd::TILE_K;
 use crate::{Cpu, Result, check};
 use conure_tensor::DType;
@@ -26,6 +27,30 @@ const KEYS: usize = 256;
 
 /// The most query rows per key head that are computed key by key.
 const FEW: usize = 8;
+
+/// Which rows of k and v a query sees.
+#[derive(Clone, Copy, Debug)]
+pub enum Keys<'a> {
+    /// Rows of a cache up to the query's own.
+    Cached {
+        /// `[B]`: the row at which token 0 stands.
+        at: &'a [i32],
+        /// How many rows a query sees, its own among them; `None`: all up to its own.
+        window: Option<usize>,
+    },
+    /// Queries and keys are the frames of a clip: T is C, and a query sees what the mask shows of the valid ones.
+    Frames {
+        /// `[B]`: valid frames; queries beyond give 0.
+        lengths: &'a [i32],
+        /// Which keys a query sees.
+        mask: Mask,
+    },
+    /// All C rows.
+    All {
+        /// B.
+        batch: usize,
+    },
+}
 
 /// The operands of [`Sdpa::run`]. B batch, T new tokens, H query heads, G key heads, K head width, J value width, C rows
 /// of the cache, of which there are `items` of at least B.
@@ -41,8 +66,8 @@ pub struct Sdpa<'a> {
     pub v: &'a [u8],
     /// Element type of the values.
     pub v_dtype: DType,
-    /// `[B]`: the row of the cache at which token 0 stands.
-    pub at: &'a [i32],
+    /// Which rows a query sees.
+    pub keys: Keys<'a>,
     /// `[H]`: the logit of a key without value that every query sees, if there is one.
     pub sinks: Option<&'a [f32]>,
     /// T.
@@ -61,8 +86,6 @@ pub struct Sdpa<'a> {
     pub scale: f32,
     /// `cap * tanh(score / cap)` after that, if given.
     pub cap: Option<f32>,
-    /// How many rows a query sees, its own among them; `None`: all up to its own.
-    pub window: Option<usize>,
 }
 
 /// Floats of working memory that [`Sdpa::run`] needs for these lengths.
@@ -93,9 +116,10 @@ impl Sdpa<'_> {
     /// stands outside the cache, heads do not divide or a width is over 512, [`crate::KernelError::DType`] for a cache of
     /// another type.
     pub fn run(&self, cpu: &Cpu, scratch: &mut [f32], out: &mut [f32]) -> Result<()> {
-        let batch = self.at.len();
+        let batch = self.batch();
         self.check(batch, out.len())?;
-        if out.is_empty() {
+        if out.is_empty() || self.capacity == 0 {
+            out.fill(0.0);
             return Ok(());
         }
         let k = Cache::new(self.k, self.k_dtype, self.capacity, self.key_heads, self.head_dim)?;
@@ -130,14 +154,31 @@ impl Sdpa<'_> {
         check::valid(NAME, head_dim.max(value_dim) <= TILE_K && head_dim > 0, || {
             format!("head width {} is not 1 to {TILE_K}", head_dim.max(value_dim))
         })?;
-        check::valid(NAME, self.window != Some(0), || "a window of no rows".to_string())?;
-        for (b, &at) in self.at.iter().enumerate() {
-            let fits = usize::try_from(at).is_ok_and(|at| at + tokens <= capacity);
-            check::valid(NAME, fits, || {
-                format!("item {b}: {tokens} tokens from row {at} on are outside the cache of {capacity} rows")
-            })?;
+        match self.keys {
+            Keys::Cached { at, window } => {
+                check::valid(NAME, window != Some(0), || "a window of no rows".to_string())?;
+                for (b, &at) in at.iter().enumerate() {
+                    let fits = usize::try_from(at).is_ok_and(|at| at + tokens <= capacity);
+                    check::valid(NAME, fits, || {
+                        format!(
+                            "item {b}: {tokens} tokens from row {at} on are outside the cache of {capacity} rows"
+                        )
+                    })?;
+                }
+                Ok(())
+            }
+            Keys::Frames { .. } => check::valid(NAME, tokens == capacity, || {
+                format!("{tokens} queries for {capacity} keys, which should be the same frames")
+            }),
+            Keys::All { .. } => Ok(()),
         }
-        Ok(())
+    }
+
+    fn batch(&self) -> usize {
+        match self.keys {
+            Keys::Cached { at: list, .. } | Keys::Frames { lengths: list, .. } => list.len(),
+            Keys::All { batch } => batch,
+        }
     }
 
     /// Query heads per key head.
@@ -145,11 +186,20 @@ impl Sdpa<'_> {
         self.heads / self.key_heads
     }
 
-    /// The rows `lo..hi` of the cache that token `t` of item `b` sees.
+    /// The rows `lo..hi` that token `t` of item `b` sees. Neither end is before that of the token before.
     #[inline(always)]
     fn visible(&self, b: usize, t: usize) -> (usize, usize) {
-        let hi = self.at[b].max(0) as usize + t + 1;
-        (self.window.map_or(0, |w| hi.saturating_sub(w)), hi)
+        match self.keys {
+            Keys::Cached { at, window } => {
+                let hi = at[b].max(0) as usize + t + 1;
+                (window.map_or(0, |w| hi.saturating_sub(w)), hi)
+            }
+            Keys::Frames { lengths, mask } => {
+                let valid = (lengths[b].max(0) as usize).min(self.tokens);
+                if t < valid { mask.visible(t, valid) } else { (valid, valid) }
+            }
+            Keys::All { .. } => (0, self.capacity),
+        }
     }
 
     fn rule(&self) -> softmax::Rule {

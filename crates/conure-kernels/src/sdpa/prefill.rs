@@ -5,22 +5,18 @@ use super::softmax::{Running, step};
 use super::{KEYS, Sdpa};
 use crate::buffer::{Carve, SharedMut, with_scratch};
 use crate::isa::{Kernel, dispatch};
-use crate::simd::{F32Panel, MAX_PANEL, MAX_TILE_ROWS, Simd, TILE_STRIDE, pack_columns};
+use crate::simd::{F32Panel, MAX_TILE_ROWS, Simd, TILE_STRIDE, pack_columns};
+use crate::weighted::{Seen, ValueRows, Values, padded};
 use crate::{Cpu, Result};
 
 /// The most rows (a token and one of its query heads) of a task; they share the packing of the keys.
 const ROWS: usize = 256;
 
-/// Width of the value panels.
-const fn padded(columns: usize) -> usize {
-    columns.next_multiple_of(MAX_PANEL)
-}
-
 /// Floats of working memory for tasks of up to `rows` rows.
 fn room(rows: usize, head_dim: usize, value_dim: usize) -> usize {
     Carve::padded(MAX_TILE_ROWS * TILE_STRIDE) * 2
         + Carve::padded(KEYS * head_dim) * 2
-        + Carve::padded(KEYS * padded(value_dim))
+        + Values::room(KEYS, value_dim)
         + Carve::padded(rows * padded(value_dim))
         + 2 * Carve::padded(rows)
 }
@@ -53,16 +49,30 @@ struct Scratch<'b> {
     plain: &'b mut [f32],
     /// `[panel of keys][K][PANEL]`.
     keys: &'b mut [f32],
-    /// `[panel of J][key][PANEL]`.
-    values: &'b mut [f32],
+    values: Values<'b>,
     /// `[rows][padded J]`: weighted sums so far.
     sums: &'b mut [f32],
     largest: &'b mut [f32],
     total: &'b mut [f32],
 }
 
+/// The values of one head of one item, from row `start` of the cache on.
+struct Rows<'a> {
+    cache: Cache<'a>,
+    item: usize,
+    head: usize,
+    start: usize,
+}
+
+impl ValueRows for Rows<'_> {
+    #[inline(always)]
+    fn copy<S: Simd>(&self, s: S, j: usize, d: usize, out: &mut [f32]) {
+        self.cache.row(self.item, self.start + j, self.head).widen(s, d, out);
+    }
+}
+
 pub(super) fn run(args: &Sdpa<'_>, cpu: &Cpu, k: Cache<'_>, v: Cache<'_>, out: &mut [f32]) -> Result<()> {
-    let (group, batch, tokens) = (args.group(), args.at.len(), args.tokens);
+    let (group, batch, tokens) = (args.group(), args.batch(), args.tokens);
     let lanes = cpu.threads().count();
     let most = (ROWS / group).max(1);
     // Enough tasks for all threads, also when there are few heads.
@@ -94,7 +104,7 @@ impl Kernel for TaskKernel<'_, '_> {
             scores: carve.take(MAX_TILE_ROWS * TILE_STRIDE),
             plain: carve.take(KEYS * args.head_dim),
             keys: carve.take(KEYS * args.head_dim),
-            values: carve.take(KEYS * padded(args.value_dim)),
+            values: Values::carve(&mut carve, KEYS, args.value_dim),
             sums: carve.take(rows * padded(args.value_dim)),
             largest: carve.take(rows),
             total: carve.take(rows),
@@ -128,7 +138,7 @@ impl Task<'_> {
     /// Packs the keys and values of a block.
     #[inline(always)]
     fn pack<S: Simd>(&self, s: S, (start, end): (usize, usize), scratch: &mut Scratch<'_>) {
-        let Sdpa { head_dim, value_dim, .. } = *self.args;
+        let Sdpa { head_dim, .. } = *self.args;
         let count = end - start;
         for (j, row) in scratch.plain.chunks_exact_mut(head_dim).enumerate().take(count) {
             self.k.row(self.b, start + j, self.head).widen(s, 0, row);
@@ -142,19 +152,7 @@ impl Task<'_> {
                 pack_columns(s, width, head_dim, from, head_dim, panel.as_mut_ptr());
             }
         }
-        let padded_count = count.next_multiple_of(S::PANEL);
-        for j in 0..padded_count {
-            let row = (j < count).then(|| self.v.row(self.b, start + j, self.head));
-            for (p, d) in (0..value_dim).step_by(S::PANEL).enumerate() {
-                let width = S::PANEL.min(value_dim - d);
-                let to = &mut scratch.values[(p * padded_count + j) * S::PANEL..][..S::PANEL];
-                match row {
-                    Some(row) => row.widen(s, d, &mut to[..width]),
-                    None => to[..width].fill(0.0),
-                }
-                to[width..].fill(0.0);
-            }
-        }
+        scratch.values.pack(s, count, Rows { cache: self.v, item: self.b, head: self.head, start });
     }
 
     /// Rows `i..i + rows` against a block of keys.
@@ -188,28 +186,23 @@ impl Task<'_> {
             // of TILE_STRIDE, in which column j + PANEL <= KEYS lies.
             unsafe { s.tile(rows, 1, scratch.queries.as_ptr(), b, head_dim, c, TILE_STRIDE, false) };
         }
-        for r in 0..rows {
+        let mut seen: [Seen; MAX_TILE_ROWS] = [(0, 0); MAX_TILE_ROWS];
+        for (r, seen) in seen.iter_mut().enumerate().take(rows) {
             let (row_lo, row_hi) = self.args.visible(self.b, self.row(i + r).0);
-            let clip = |j: usize| (j.clamp(start, end) - start).clamp(from, to) - from;
-            let seen = (clip(row_lo), clip(row_hi));
+            let clip = |j: usize| (j.clamp(start, end) - start).clamp(from, to);
+            *seen = (clip(row_lo), clip(row_hi));
             let scores = &mut scratch.scores[r * TILE_STRIDE..][from..to];
             let mut running = Running { largest: scratch.largest[i + r], total: scratch.total[i + r] };
-            let factor = step(s, self.args.rule(), seen, scores, &mut running);
+            let in_scores = (seen.0 - from, seen.1 - from);
+            let factor = step(s, self.args.rule(), in_scores, scores, &mut running);
             (scratch.largest[i + r], scratch.total[i + r]) = (running.largest, running.total);
             if factor != 1.0 {
                 let sums = &mut scratch.sums[(i + r) * padded(value_dim)..][..padded(value_dim)];
                 sums.iter_mut().for_each(|v| *v *= factor);
             }
         }
-        let padded_count = (end - start).next_multiple_of(S::PANEL);
-        for (p, d) in (0..value_dim).step_by(S::PANEL).enumerate() {
-            let b = &scratch.values[(p * padded_count + from) * S::PANEL..][..(to - from) * S::PANEL];
-            let (a, b) = (scratch.scores[from..].as_ptr(), F32Panel::new(b.as_ptr()));
-            let c = scratch.sums[i * padded(value_dim) + d..].as_mut_ptr();
-            // SAFETY: the scores have `rows` rows of `to - from` from column `from` on, the panel as many rows, and each
-            // row of sums has PANEL floats from column d on because it is padded.
-            unsafe { s.tile(rows, 1, a, b, to - from, c, padded(value_dim), true) };
-        }
+        let sums = &mut scratch.sums[i * padded(value_dim)..];
+        scratch.values.add(s, scratch.scores, (from, to), &seen[..rows], sums);
     }
 
     /// Divides the sums by the totals and stores them.
@@ -222,6 +215,11 @@ impl Task<'_> {
             let factor = running.finish(self.args.sink(h));
             // SAFETY: tasks have disjoint tokens or heads.
             let out = unsafe { self.out.part(((self.b * tokens + t) * heads + h) * value_dim, value_dim) };
+            let (lo, hi) = self.args.visible(self.b, t);
+            if lo == hi {
+                out.fill(0.0);
+                continue;
+            }
             for (out, sum) in out.iter_mut().zip(&scratch.sums[i * padded(value_dim)..]) {
                 *out = sum * factor;
             }

@@ -1,6 +1,7 @@
 //! The softmax that runs along blocks of keys.
 
 use crate::simd::{Simd, for_lanes, load_n, store_n, tanh};
+use crate::weighted::nothing_yet;
 
 /// From products to scores.
 #[derive(Clone, Copy)]
@@ -37,7 +38,8 @@ impl Running {
             factor = self.raise(self.largest.max(z));
             self.total += (z - self.largest).exp2();
         }
-        if self.total == 0.0 { 0.0 } else { factor / self.total }
+        // Of a query that sees a row: a total of 0 means scores of -infinity only, and no number comes of those.
+        factor / self.total
     }
 }
 
@@ -78,6 +80,10 @@ pub(super) fn step<S: Simd>(
     let whole = seen.len() - seen.len() % S::LANES;
     let tail = seen[whole..].iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let largest = s.max_lane(largest).max(tail).max(running.largest);
+    if largest == f32::NEG_INFINITY {
+        running.total += nothing_yet(seen);
+        return 1.0;
+    }
     let factor = running.raise(largest);
     let shift = s.splat(largest);
     let mut total = s.splat(0.0);

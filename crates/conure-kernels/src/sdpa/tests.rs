@@ -19,7 +19,7 @@ fn stored(dtype: DType, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
 /// The definition, in f64.
 fn exact(a: &Sdpa<'_>, k: &[f32], v: &[f32]) -> Vec<f64> {
     let mut out = Vec::new();
-    for b in 0..a.at.len() {
+    for b in 0..a.batch() {
         for t in 0..a.tokens {
             for h in 0..a.heads {
                 let g = h / a.group();
@@ -160,7 +160,7 @@ fn agrees_with_the_definition_on_every_cache() {
                 k_dtype: dtype,
                 v: bytemuck::cast_slice(&v),
                 v_dtype: dtype,
-                at: c.at,
+                keys: Keys::Cached { at: c.at, window: c.window },
                 sinks: c.sinks.then_some(&sinks[..]),
                 tokens: c.tokens,
                 heads,
@@ -170,7 +170,6 @@ fn agrees_with_the_definition_on_every_cache() {
                 capacity: c.capacity,
                 scale: 0.2,
                 cap: c.cap,
-                window: c.window,
             };
             let args = trim(args, batch, dtype);
             let expected = exact(&args, &k_values, &v_values);
@@ -217,7 +216,7 @@ fn what_does_not_fit_is_an_error() {
         k_dtype: DType::F32,
         v: bytemuck::cast_slice(&cache),
         v_dtype: DType::F32,
-        at: &[3],
+        keys: Keys::Cached { at: &[3], window: None },
         sinks: None,
         tokens: 1,
         heads: 2,
@@ -227,16 +226,17 @@ fn what_does_not_fit_is_an_error() {
         capacity: 4,
         scale: 1.0,
         cap: None,
-        window: None,
     };
+    let cached = |at| Keys::Cached { at, window: None };
     let mut scratch = vec![0.0; scratch_len(1, 1, 2, 1, 32, 4)];
     let mut run = |args: Sdpa<'_>| args.run(&cpu, &mut scratch, &mut [0.0; 64]).map_err(|e| e.to_string());
     assert_eq!(run(good), Ok(()));
     let wrong = [
-        (Sdpa { at: &[4], ..good }, "outside the cache"),
-        (Sdpa { at: &[-1], ..good }, "outside the cache"),
+        (Sdpa { keys: cached(&[4]), ..good }, "outside the cache"),
+        (Sdpa { keys: cached(&[-1]), ..good }, "outside the cache"),
         (Sdpa { key_heads: 3, ..good }, "cannot share"),
-        (Sdpa { window: Some(0), ..good }, "window of no rows"),
+        (Sdpa { keys: Keys::Cached { at: &[3], window: Some(0) }, ..good }, "window of no rows"),
+        (Sdpa { keys: Keys::Frames { lengths: &[1], mask: Mask::Full }, ..good }, "the same frames"),
         (Sdpa { q: &[1.0; 3], ..good }, "q"),
         (Sdpa { k_dtype: DType::Q4_0, ..good }, "q4_0"),
         (Sdpa { k: &good.k[4..], ..good }, "whole items"),

@@ -5,7 +5,9 @@ use super::CacheSpec;
 use super::config::{DecoderConfig, Factors, RotaryConfig};
 use crate::layers::{linear, linear_then};
 use conure_graph::{GraphBuilder, GraphError, ValueId};
-use conure_ops::{Activation, Gate, Gated, Reshape, RmsNorm, Rope, RotaryAngles, Sdpa, Slice, ValueType};
+use conure_ops::{
+    Activation, Gate, Gated, Reshape, RmsNorm, Rope, RotaryAngles, Sdpa, SdpaKeys, Slice, ValueType,
+};
 use conure_tensor::{Axis, DType, Dim, Shape, Symbol};
 
 /// Sequences of a run.
@@ -153,7 +155,8 @@ impl Block<'_> {
         let keys = self.remember(g, "k", k, c.head_dim)?; // [items, C, G, K]
         let values = self.remember(g, "v", v, c.value_dim)?; // [items, C, G, J]
         let window = c.local.as_ref().filter(|_| local).map(|l| l.window);
-        let op = Sdpa { scale: c.attention_scale, window, cap: c.attention_cap, sinks: parts.sinks };
+        let (scale, cap, sinks) = (c.attention_scale, c.attention_cap, parts.sinks);
+        let op = Sdpa { scale, keys: SdpaKeys::Cached, window, cap, sinks };
         let mut inputs = vec![q, keys, values, self.inputs.at];
         if parts.sinks {
             inputs.push(g.weight("attn_sinks.weight", &[c.heads])?);

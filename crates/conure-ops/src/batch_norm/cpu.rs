@@ -7,10 +7,6 @@ use conure_kernels::{Cpu, elementwise};
 use conure_tensor::TensorView;
 
 impl CpuOp for BatchNorm {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
-    }
-
     fn scratch(&self, inputs: &[&[usize]], _outputs: &[&[usize]], _threads: usize) -> usize {
         inputs.first().map_or(0, |x| 2 * 4 * last(x))
     }

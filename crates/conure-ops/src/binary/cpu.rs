@@ -26,10 +26,6 @@ fn right<'a>(call: &CpuCall<'a, '_>) -> Result<&'a [f32], OpError> {
 }
 
 impl CpuOp for Binary {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
-    }
-
     fn in_place(&self) -> &'static [usize] {
         &[0]
     }

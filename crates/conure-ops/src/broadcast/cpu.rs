@@ -2,12 +2,14 @@
 
 use super::{Broadcast, NAME};
 use crate::kernel::{copy, dim};
-use crate::op::{CpuCall, CpuOp, OpError, ValueType};
+use crate::op::{CpuCall, CpuOp, OpError};
 use crate::values::output;
+use conure_tensor::DType;
 
 impl CpuOp for Broadcast {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
+    /// Elements are moved, whatever they are.
+    fn reads(&self, _input: usize, _dtype: DType) -> bool {
+        true
     }
 
     fn run(&self, call: &mut CpuCall<'_, '_>) -> Result<(), OpError> {

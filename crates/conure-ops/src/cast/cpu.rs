@@ -2,12 +2,13 @@
 
 use super::{Cast, NAME};
 use crate::kernel::out_f32;
-use crate::op::{CpuCall, CpuOp, OpError, ValueType};
+use crate::op::{CpuCall, CpuOp, OpError};
 use conure_tensor::{DType, quant};
 
 impl CpuOp for Cast {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
+    /// Every type that can be decoded.
+    fn reads(&self, _input: usize, _dtype: DType) -> bool {
+        true
     }
 
     fn run(&self, call: &mut CpuCall<'_, '_>) -> Result<(), OpError> {

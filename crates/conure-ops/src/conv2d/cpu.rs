@@ -10,7 +10,7 @@ use crate::kernel::{
 };
 use crate::op::{CpuCall, CpuInput, CpuOp, OpError, Packed, ValueType};
 use crate::values::decode;
-use conure_kernels::conv2d::{Axis, Conv2d as Kernel};
+use conure_kernels::conv2d::Conv2d as Kernel;
 use conure_kernels::gemm::{self, Epilogue, PackedMatrix, Patches};
 use conure_kernels::{Cpu, elementwise};
 use conure_tensor::{DType, TensorView};
@@ -49,16 +49,6 @@ impl Conv2d {
         }
     }
 
-    fn axis(&self, axis: usize, taps: usize) -> Axis {
-        Axis {
-            kernel: taps,
-            stride: self.stride[axis],
-            dilation: self.dilation[axis],
-            before: self.pad[2 * axis],
-            after: self.pad[2 * axis + 1],
-        }
-    }
-
     fn multiply(&self, call: &mut CpuCall<'_, '_>, w: Matrix<'_>) -> Result<Activation, OpError> {
         let x = call.tensor(NAME, 0)?;
         let (m, k, x) = (rows(x.shape()), last(x.shape()), x.as_slice::<f32>()?);
@@ -76,14 +66,15 @@ impl Conv2d {
     fn gather(&self, call: &mut CpuCall<'_, '_>, w: &PatchWeights) -> Result<Activation, OpError> {
         let x = call.tensor(NAME, 0)?;
         let shape = x.shape();
+        let window = self.window(w.taps);
         let patches = Patches {
             x: x.as_slice::<f32>()?,
             batch: dim(shape, 0),
             frames: dim(shape, 1),
             bins: dim(shape, 2),
             channels: dim(shape, 3),
-            time: self.axis(0, w.taps[0]),
-            freq: self.axis(1, w.taps[1]),
+            time: window.axis(0),
+            freq: window.axis(1),
         };
         let bias = small_if(self.bias, call, NAME, 2)?;
         let fused = fused(self.activation);
@@ -101,11 +92,12 @@ impl Conv2d {
         let (weights, w) = taps(call.inputs, NAME, 1, call.scratch)?;
         let out = out_f32(NAME, call.outputs, 0)?;
         let relu = self.activation == Activation::Relu;
+        let window = self.window([dim(w, 2), dim(w, 3)]);
         let kernel = Kernel {
             weights,
             bias,
-            time: self.axis(0, dim(w, 2)),
-            freq: self.axis(1, dim(w, 3)),
+            time: window.axis(0),
+            freq: window.axis(1),
             channels: dim(shape, 3),
             out_channels: dim(w, 0),
             groups: self.groups,
@@ -117,10 +109,6 @@ impl Conv2d {
 }
 
 impl CpuOp for Conv2d {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
-    }
-
     fn scratch(&self, inputs: &[&[usize]], _outputs: &[&[usize]], _threads: usize) -> usize {
         // For a computed weight; a stored one is reordered once, and is small either way.
         inputs.get(1).map_or(0, |w| 4 * w.iter().product::<usize>())

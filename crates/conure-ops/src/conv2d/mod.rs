@@ -5,7 +5,7 @@ use crate::binary::{Binary, BinaryKind};
 use crate::count::{dims, elements};
 use crate::decompose::{Decomposition, Part, is_plain};
 use crate::im2col::Im2col;
-use crate::infer::{Inputs, conv_frames, dim, one};
+use crate::infer::{Inputs, dim, one};
 use crate::linear::Linear;
 use crate::matmul::MatMul;
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
@@ -14,6 +14,7 @@ use crate::reshape::Reshape;
 use crate::transpose::Transpose;
 use crate::unary::{Unary, UnaryKind};
 use crate::values::{output, read, write};
+use crate::window::Window;
 use conure_tensor::{Axis, DType, Dim, Shape, TensorMut, TensorView};
 use std::any::Any;
 
@@ -44,25 +45,10 @@ pub struct Conv2d {
     pub bias: bool,
 }
 
-/// What `axis` (0 time, 1 frequency) of a convolution is: kernel taps, stride, dilation, zeros before.
-#[derive(Clone, Copy)]
-struct Window {
-    taps: usize,
-    stride: usize,
-    dilation: usize,
-    before: usize,
-}
-
-impl Window {
-    /// Where tap `k` of output `at` reads, if that is inside `0 .. length`.
-    fn source(&self, at: usize, k: usize, length: usize) -> Option<usize> {
-        (at * self.stride + k * self.dilation).checked_sub(self.before).filter(|&s| s < length)
-    }
-}
-
 impl Conv2d {
-    fn window(&self, axis: usize, taps: usize) -> Window {
-        Window { taps, stride: self.stride[axis], dilation: self.dilation[axis], before: self.pad[2 * axis] }
+    /// What it moves over time and frequency, for a kernel of so many taps.
+    fn window(&self, kernel: [usize; 2]) -> Window {
+        Window { kernel, stride: self.stride, pad: self.pad, dilation: self.dilation }
     }
 
     fn check_attributes(&self, ins: &Inputs<'_>, c: usize, w: &[usize]) -> Result<(), OpError> {
@@ -91,16 +77,13 @@ impl Op for Conv2d {
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        let ints =
-            |v: &[usize]| Attr::Ints(v.iter().map(|&n| i64::try_from(n).unwrap_or(i64::MAX)).collect());
-        vec![
-            ("stride", ints(&self.stride)),
-            ("pad", ints(&self.pad)),
-            ("dilation", ints(&self.dilation)),
+        let mut attrs = self.window([1, 1]).attrs();
+        attrs.extend([
             ("groups", Attr::Int(i64::try_from(self.groups).unwrap_or(i64::MAX))),
             ("activation", Attr::Text(self.activation.name())),
             ("bias", Attr::Int(i64::from(self.bias))),
-        ]
+        ]);
+        attrs
     }
 
     fn infer(&self, inputs: &[&ValueType]) -> Result<Outputs, OpError> {
@@ -115,15 +98,11 @@ impl Op for Conv2d {
         if self.bias {
             ins.vector(2, Axis::N, dim(w, 0))?;
         }
-        let frames = |axis: usize| {
-            let pad = self.pad[2 * axis].saturating_add(self.pad[2 * axis + 1]);
-            let extent = (fixed[2 + axis] - 1).saturating_mul(self.dilation[axis]).saturating_add(1);
-            conv_frames(dim(x, 1 + axis), pad, extent, self.stride[axis])
-        };
+        let window = self.window([fixed[2], fixed[3]]);
         Ok(one(Shape::new([
             (x.axis(0), dim(x, 0).clone()),
-            (x.axis(1), frames(0)),
-            (x.axis(2), frames(1)),
+            (x.axis(1), window.positions(0, dim(x, 1))),
+            (x.axis(2), window.positions(1, dim(x, 2))),
             (Axis::C, dim(w, 0).clone()),
         ])))
     }
@@ -134,17 +113,18 @@ impl Op for Conv2d {
         let shape = output(NAME, outputs, 0)?.shape().to_vec();
         let (frames, bins, c) = (x.dim(1), x.dim(2), x.dim(3));
         let (outs, per_group) = (w.dim(0), w.dim(1));
-        let (time, freq) = (self.window(0, w.dim(2)), self.window(1, w.dim(3)));
+        let window = self.window([w.dim(2), w.dim(3)]);
+        let [taps_t, taps_f] = window.kernel;
         let mut out = Vec::new();
         for (b, t, f, o) in indices(&shape) {
             let first = o / (outs / self.groups) * per_group;
             let mut sum = 0.0;
-            for kt in 0..time.taps {
-                let Some(st) = time.source(t, kt, frames) else { continue };
-                for kf in 0..freq.taps {
-                    let Some(sf) = freq.source(f, kf, bins) else { continue };
+            for kt in 0..taps_t {
+                let Some(st) = window.source(0, t, kt, frames) else { continue };
+                for kf in 0..taps_f {
+                    let Some(sf) = window.source(1, f, kf, bins) else { continue };
                     for i in 0..per_group {
-                        let tap = ((o * per_group + i) * time.taps + kt) * freq.taps + kf;
+                        let tap = ((o * per_group + i) * taps_t + kt) * taps_f + kf;
                         sum += x.data[((b * frames + st) * bins + sf) * c + first + i] * w.data[tap];
                     }
                 }

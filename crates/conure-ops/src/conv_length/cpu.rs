@@ -1,14 +1,10 @@
 //! `conv_length` on the CPU.
 
 use super::{ConvLength, NAME};
-use crate::op::{CpuCall, CpuInput, CpuOp, OpError, ValueType};
+use crate::op::{CpuCall, CpuInput, CpuOp, OpError};
 use crate::values::output;
 
 impl CpuOp for ConvLength {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
-    }
-
     fn in_place(&self) -> &'static [usize] {
         &[0]
     }

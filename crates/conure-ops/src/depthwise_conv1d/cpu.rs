@@ -11,10 +11,6 @@ use conure_kernels::{Cpu, elementwise};
 use conure_tensor::TensorView;
 
 impl CpuOp for DepthwiseConv1d {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
-    }
-
     fn scratch(&self, inputs: &[&[usize]], _outputs: &[&[usize]], _threads: usize) -> usize {
         // For a computed weight, as in `conv2d`.
         inputs.get(1).map_or(0, |w| 4 * w.iter().product::<usize>())

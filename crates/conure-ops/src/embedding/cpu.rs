@@ -2,12 +2,13 @@
 
 use super::{Embedding, NAME, row_of};
 use crate::kernel::{dim, last, out_f32};
-use crate::op::{CpuCall, CpuOp, OpError, ValueType};
-use conure_tensor::quant;
+use crate::op::{CpuCall, CpuOp, OpError};
+use conure_tensor::{DType, quant};
 
 impl CpuOp for Embedding {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
+    /// Rows of the table are decoded as they are looked up.
+    fn reads(&self, input: usize, dtype: DType) -> bool {
+        input == 1 || dtype == DType::I32
     }
 
     fn run(&self, call: &mut CpuCall<'_, '_>) -> Result<(), OpError> {

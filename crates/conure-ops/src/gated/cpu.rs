@@ -2,14 +2,10 @@
 
 use super::{Gated, NAME};
 use crate::kernel::{operand, out_f32, refused};
-use crate::op::{CpuCall, CpuOp, OpError, ValueType};
+use crate::op::{CpuCall, CpuOp, OpError};
 use conure_kernels::gated::gated;
 
 impl CpuOp for Gated {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
-    }
-
     fn in_place(&self) -> &'static [usize] {
         &[0]
     }

@@ -2,14 +2,10 @@
 
 use super::{Glu, NAME};
 use crate::kernel::{last, out_f32, refused, rows};
-use crate::op::{CpuCall, CpuOp, OpError, ValueType};
+use crate::op::{CpuCall, CpuOp, OpError};
 use conure_kernels::elementwise;
 
 impl CpuOp for Glu {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
-    }
-
     fn run(&self, call: &mut CpuCall<'_, '_>) -> Result<(), OpError> {
         let x = call.slice::<f32>(NAME, 0)?;
         let (count, width) = call.outputs.first().map_or((0, 0), |o| (rows(o.shape()), last(o.shape())));

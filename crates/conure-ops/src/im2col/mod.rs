@@ -1,9 +1,10 @@
 //! `im2col`: the patches that a convolution sees, as rows of a matrix.
 
-use crate::infer::{Inputs, conv_frames, dim};
+use crate::infer::{Inputs, dim};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
 use crate::openvino::OpenVinoOp;
 use crate::values::{decode, input, output};
+use crate::window::{Window, ints};
 use conure_tensor::{Axis, DType, Dim, Shape, TensorMut, TensorView, quant};
 use std::any::Any;
 
@@ -39,10 +40,8 @@ impl Im2col {
         [0, 1, 2, 3].map(|i| shape.get(i).copied().unwrap_or(1))
     }
 
-    fn positions(&self, axis: usize, length: &Dim) -> Dim {
-        let pad = self.pad[2 * axis].saturating_add(self.pad[2 * axis + 1]);
-        let extent = (self.kernel[axis].max(1) - 1).saturating_mul(self.dilation[axis]).saturating_add(1);
-        conv_frames(length, pad, extent, self.stride[axis])
+    fn window(&self) -> Window {
+        Window { kernel: self.kernel, stride: self.stride, pad: self.pad, dilation: self.dilation }
     }
 }
 
@@ -52,15 +51,10 @@ impl Op for Im2col {
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        let ints =
-            |v: &[usize]| Attr::Ints(v.iter().map(|&n| i64::try_from(n).unwrap_or(i64::MAX)).collect());
-        vec![
-            ("kernel", ints(&self.kernel)),
-            ("stride", ints(&self.stride)),
-            ("pad", ints(&self.pad)),
-            ("dilation", ints(&self.dilation)),
-            ("dtype", Attr::Text(self.dtype.name())),
-        ]
+        let mut attrs = vec![("kernel", ints(&self.kernel))];
+        attrs.extend(self.window().attrs());
+        attrs.push(("dtype", Attr::Text(self.dtype.name())));
+        attrs
     }
 
     fn infer(&self, inputs: &[&ValueType]) -> Result<Outputs, OpError> {
@@ -76,7 +70,8 @@ impl Op for Im2col {
         let taps = taps.ok_or_else(|| ins.attribute("the kernel has too many taps"))?;
         let patch = dim(x, 1) * &Dim::from(taps as usize);
         let first = (x.axis(0), dim(x, 0).clone());
-        let rows = (x.axis(2), self.positions(0, dim(x, 2)));
+        let window = self.window();
+        let rows = (x.axis(2), window.positions(0, dim(x, 2)));
         let shape = match x.rank() {
             3 if (self.kernel[1], self.stride[1], self.dilation[1]) == (1, 1, 1)
                 && self.pad[2..] == [0, 0] =>
@@ -84,7 +79,7 @@ impl Op for Im2col {
                 Shape::new([first, rows, (Axis::K, patch)])
             }
             3 => return Err(ins.attribute("an input [N, C, L] has one axis of positions: [K, 1], no more")),
-            4 => Shape::new([first, rows, (x.axis(3), self.positions(1, dim(x, 3))), (Axis::K, patch)]),
+            4 => Shape::new([first, rows, (x.axis(3), window.positions(1, dim(x, 3))), (Axis::K, patch)]),
             _ => return Err(ins.wrong(0, "f32 [N, C, H, W] or [N, C, L]")),
         };
         Ok(Outputs::from_iter([ValueType::new(self.dtype, shape)]))
@@ -97,17 +92,13 @@ impl Op for Im2col {
         let one_dimensional = out.shape().len() == 3;
         let [rows, columns] = [1, 2].map(|i| out.shape().get(i).copied().unwrap_or(1));
         let columns = if one_dimensional { 1 } else { columns };
-        let source = |at: usize, k: usize, axis: usize, length: usize| {
-            (at * self.stride[axis] + k * self.dilation[axis])
-                .checked_sub(self.pad[2 * axis])
-                .filter(|&s| s < length)
-        };
+        let window = self.window();
         let mut patches = Vec::with_capacity(out.bytes_mut().len() / 2);
         for n in 0..batch {
             for (row, column) in (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c))) {
                 for c in 0..channels {
                     for (i, j) in (0..self.kernel[0]).flat_map(|i| (0..self.kernel[1]).map(move |j| (i, j))) {
-                        let at = source(row, i, 0, height).zip(source(column, j, 1, width));
+                        let at = window.source(0, row, i, height).zip(window.source(1, column, j, width));
                         let value = at.map(|(y, z)| x[((n * channels + c) * height + y) * width + z]);
                         patches.push(value.unwrap_or(0.0));
                     }

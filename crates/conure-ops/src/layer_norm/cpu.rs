@@ -7,10 +7,6 @@ use conure_kernels::{Cpu, rows as kernels};
 use conure_tensor::TensorView;
 
 impl CpuOp for LayerNorm {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
-    }
-
     fn in_place(&self) -> &'static [usize] {
         &[0]
     }

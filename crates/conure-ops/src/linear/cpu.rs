@@ -12,10 +12,6 @@ use conure_kernels::{Cpu, elementwise};
 use conure_tensor::TensorView;
 
 impl CpuOp for Linear {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
-    }
-
     fn in_place(&self) -> &'static [usize] {
         match self.residual_at() {
             // A product does not end in tanh: it is applied in the output, which must be free for that.

@@ -2,14 +2,10 @@
 
 use super::{LogSoftmax, NAME};
 use crate::kernel::{last, operand, out_f32, refused, rows};
-use crate::op::{CpuCall, CpuOp, OpError, ValueType};
+use crate::op::{CpuCall, CpuOp, OpError};
 use conure_kernels::rows as kernels;
 
 impl CpuOp for LogSoftmax {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
-    }
-
     fn in_place(&self) -> &'static [usize] {
         &[0]
     }

@@ -8,10 +8,6 @@ use conure_kernels::{Cpu, lstm};
 use conure_tensor::TensorView;
 
 impl CpuOp for LstmCell {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
-    }
-
     fn scratch(&self, inputs: &[&[usize]], _outputs: &[&[usize]], _threads: usize) -> usize {
         inputs.get(1).map_or(0, |h| 4 * 4 * h.iter().product::<usize>())
     }

@@ -2,14 +2,10 @@
 
 use super::{MaskScores, NAME};
 use crate::kernel::{dim, moved, operand};
-use crate::op::{CpuCall, CpuOp, OpError, ValueType};
+use crate::op::{CpuCall, CpuOp, OpError};
 use crate::values::valid;
 
 impl CpuOp for MaskScores {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
-    }
-
     fn in_place(&self) -> &'static [usize] {
         &[0]
     }

@@ -2,14 +2,10 @@
 
 use super::{MaskTime, NAME};
 use crate::kernel::{dim, moved, operand, refused};
-use crate::op::{CpuCall, CpuOp, OpError, ValueType};
+use crate::op::{CpuCall, CpuOp, OpError};
 use conure_kernels::elementwise;
 
 impl CpuOp for MaskTime {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
-    }
-
     fn in_place(&self) -> &'static [usize] {
         &[0]
     }

@@ -2,14 +2,15 @@
 
 use super::{MatMul, NAME, batch_at};
 use crate::kernel::{last, out_f32, refused};
-use crate::op::{CpuCall, CpuOp, OpError, ValueType};
+use crate::op::{CpuCall, CpuOp, OpError};
 use conure_kernels::gemm::Rhs;
 use conure_kernels::matmul::batched;
 use conure_tensor::{DType, Dims, TensorView};
 
 impl CpuOp for MatMul {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
+    /// f16 is widened in the scratch.
+    fn reads(&self, _input: usize, dtype: DType) -> bool {
+        matches!(dtype, DType::F32 | DType::F16)
     }
 
     fn scratch(&self, inputs: &[&[usize]], _outputs: &[&[usize]], _threads: usize) -> usize {

@@ -68,6 +68,58 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
+/// Cases in which NaN and infinities lie where most queries do not look. Weights of 0 must not meet them: what a query does not
+/// see cannot spoil it. (A device that multiplies whole matrices does not hold to that.)
+pub fn hidden() -> Vec<Case> {
+    const NAN: f32 = f32::NAN;
+    const INFINITY: f32 = f32::INFINITY;
+    let mut cases = Vec::new();
+    let geometries: [Geometry; 8] = [
+        (1, 90, 2, 16, banded(5), &[90]),
+        (1, 90, 1, 33, AttentionMask::Banded { left: 7, right: 2 }, &[81]),
+        (1, 70, 2, 5, chunked(14, 6), &[70]),
+        (2, 40, 2, 8, AttentionMask::ChunkedLimited { left: None, right: 3 }, &[40, 21]),
+        // Several blocks of keys.
+        (1, 600, 1, 16, banded(16), &[600]),
+        (1, 600, 1, 16, chunked(70, 1), &[590]),
+        (2, 300, 1, 8, FULL, &[300, 30]),
+        (1, 600, 1, 4, FULL, &[600]),
+    ];
+    for (b, t, heads, width, mask, lengths) in geometries {
+        let base = case([b, t, heads, width], mask, lengths, DType::F32);
+        let row = b * t - t / 3;
+        let places = [
+            ("value", 2, vec![(row..row + 1, NAN)]),
+            ("infinite value", 2, vec![(row..row + 1, INFINITY), (row + 1..row + 2, f32::NEG_INFINITY)]),
+            ("key", 1, vec![(row..row + 2, NAN)]),
+            ("infinite key", 1, vec![(row..row + 1, INFINITY)]),
+            ("position", 3, vec![(0..1, NAN)]),
+            ("query", 0, vec![(row..row + 1, NAN)]),
+        ];
+        for (name, input, rows) in places {
+            let mut case = base.clone();
+            case.name = format!("{} {name}", base.name);
+            case.inputs[input] = case.inputs[input].clone().except(&rows);
+            cases.push(case);
+        }
+    }
+    // Scores of -infinity for all of the first block and more: no weight yet, then numbers; and for all there is.
+    for (name, end) in [("until 300", 300), ("throughout", 320)] {
+        let mut case = case([1, 320, 1, 4], FULL, &[320], DType::F32);
+        case.name = format!("scores of -infinity {name}");
+        case.inputs[0] = case.inputs[0].clone().except(&[(0..320, 9.0)]);
+        case.inputs[1] = case.inputs[1].clone().except(&[(0..end, f32::NEG_INFINITY)]);
+        cases.push(case);
+    }
+    let mut case = with_context(7, 14, &[7], &[9]);
+    case.name.push_str(" what was before");
+    for i in [1, 2] {
+        case.inputs[i] = case.inputs[i].clone().except(&[(0..5, NAN)]);
+    }
+    cases.push(case);
+    cases
+}
+
 fn with_context(t: usize, context: usize, lengths: &[i32], cached: &[i32]) -> Case {
     let (b, heads, width) = (lengths.len(), 2, 8);
     let (d, frames) = (heads * width, context + t);

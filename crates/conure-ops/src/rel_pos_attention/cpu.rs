@@ -11,9 +11,10 @@ use conure_tensor::TensorView;
 /// The widest head whose rows the kernel keeps in its tiles.
 const WIDEST_HEAD: usize = 512;
 
-impl RelPosAttention {
-    fn kernel_mask(&self) -> Mask {
-        match self.mask {
+impl AttentionMask {
+    /// The same as the kernels have it.
+    pub(crate) fn kernel(self) -> Mask {
+        match self {
             AttentionMask::Full => Mask::Full,
             AttentionMask::ChunkedLimited { left, right } => {
                 Mask::ChunkedLimited { left: left.unwrap_or(usize::MAX), right }
@@ -24,7 +25,7 @@ impl RelPosAttention {
 }
 
 impl CpuOp for RelPosAttention {
-    fn supports(&self, inputs: &[&ValueType]) -> Result<(), String> {
+    fn fits(&self, inputs: &[&ValueType]) -> Result<(), String> {
         let d = inputs.first().and_then(|q| infer::dim(&q.shape, 2).as_constant()).unwrap_or(0);
         let width = d / self.heads.max(1);
         if width > WIDEST_HEAD {
@@ -56,7 +57,7 @@ impl CpuOp for RelPosAttention {
             cached: if self.context > 0 { call.slice(NAME, 7)? } else { &[] },
             heads: self.heads,
             head_dim: dim(q.shape(), 2) / self.heads.max(1),
-            mask: self.kernel_mask(),
+            mask: self.mask.kernel(),
         };
         kernel.run(call.cpu, out_f32(NAME, call.outputs, 0)?).map_err(refused(NAME))
     }

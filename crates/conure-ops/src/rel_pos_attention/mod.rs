@@ -63,7 +63,7 @@ impl AttentionMask {
     }
 
     /// Pairs of query and key that are seen among `frames` frames.
-    fn pairs(self, frames: usize) -> f64 {
+    pub(crate) fn pairs(self, frames: usize) -> f64 {
         match self {
             AttentionMask::Full => (frames as f64).powi(2),
             AttentionMask::Banded { left, right } => {

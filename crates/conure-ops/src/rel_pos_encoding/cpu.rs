@@ -2,14 +2,10 @@
 
 use super::{NAME, RelPosEncoding};
 use crate::kernel::{dim, out_f32, refused};
-use crate::op::{CpuCall, CpuOp, OpError, ValueType};
+use crate::op::{CpuCall, CpuOp, OpError};
 use conure_kernels::positions;
 
 impl CpuOp for RelPosEncoding {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
-    }
-
     fn run(&self, call: &mut CpuCall<'_, '_>) -> Result<(), OpError> {
         let rows = call.outputs.first().map_or(0, |o| dim(o.shape(), 0));
         let before = self.before(rows);

@@ -107,10 +107,6 @@ impl Rows {
 }
 
 impl CpuOp for RelPosProjection {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
-    }
-
     fn scratch(&self, _inputs: &[&[usize]], _outputs: &[&[usize]], _threads: usize) -> usize {
         4 * CHUNK * self.encoding.d_model
     }

@@ -2,13 +2,9 @@
 
 use super::{NAME, RelShift};
 use crate::kernel::{last, out_f32};
-use crate::op::{CpuCall, CpuOp, OpError, ValueType};
+use crate::op::{CpuCall, CpuOp, OpError};
 
 impl CpuOp for RelShift {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
-    }
-
     fn run(&self, call: &mut CpuCall<'_, '_>) -> Result<(), OpError> {
         let x = call.tensor(NAME, 0)?;
         let (width, x) = (last(x.shape()), x.as_slice::<f32>()?);

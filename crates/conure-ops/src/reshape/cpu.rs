@@ -2,11 +2,13 @@
 
 use super::{NAME, Reshape};
 use crate::kernel::copy;
-use crate::op::{CpuCall, CpuInput, CpuOp, OpError, ValueType};
+use crate::op::{CpuCall, CpuInput, CpuOp, OpError};
+use conure_tensor::DType;
 
 impl CpuOp for Reshape {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
+    /// Elements are moved, whatever they are.
+    fn reads(&self, _input: usize, _dtype: DType) -> bool {
+        true
     }
 
     fn in_place(&self) -> &'static [usize] {

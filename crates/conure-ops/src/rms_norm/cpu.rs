@@ -8,10 +8,6 @@ use conure_kernels::rms_norm::{Added, rms_norm};
 use conure_tensor::TensorView;
 
 impl CpuOp for RmsNorm {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
-    }
-
     fn in_place(&self) -> &'static [usize] {
         if self.residual { &[2, 0] } else { &[0] }
     }

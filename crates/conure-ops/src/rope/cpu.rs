@@ -2,14 +2,10 @@
 
 use super::{NAME, Rope};
 use crate::kernel::{dim, operand, out_f32, refused};
-use crate::op::{CpuCall, CpuOp, OpError, ValueType};
+use crate::op::{CpuCall, CpuOp, OpError};
 use conure_kernels::rotary::rope;
 
 impl CpuOp for Rope {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
-    }
-
     fn in_place(&self) -> &'static [usize] {
         &[0]
     }

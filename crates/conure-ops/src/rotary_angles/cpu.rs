@@ -8,10 +8,6 @@ use conure_kernels::rotary::angles;
 use conure_tensor::TensorView;
 
 impl CpuOp for RotaryAngles {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
-    }
-
     fn pack_key(&self, input: usize, weight: &ValueType) -> Option<&'static str> {
         if input == 1 { small_key(weight) } else { None }
     }

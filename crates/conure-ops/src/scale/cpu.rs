@@ -2,14 +2,10 @@
 
 use super::{NAME, Scale};
 use crate::kernel::{operand, out_f32, refused};
-use crate::op::{CpuCall, CpuOp, OpError, ValueType};
+use crate::op::{CpuCall, CpuOp, OpError};
 use conure_kernels::elementwise;
 
 impl CpuOp for Scale {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
-    }
-
     fn in_place(&self) -> &'static [usize] {
         &[0]
     }

@@ -5,11 +5,16 @@ use crate::kernel::refused;
 use crate::op::{CpuCall, CpuOp, OpError, ValueType};
 use crate::values::output;
 use conure_kernels::permute::permute;
-use conure_tensor::Dims;
+use conure_tensor::{DType, Dims};
 
 impl CpuOp for Transpose {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
+    fn fits(&self, _inputs: &[&ValueType]) -> Result<(), String> {
         if self.perm.len() > 8 { Err("it has more than eight axes".into()) } else { Ok(()) }
+    }
+
+    /// Elements are moved, whatever they are.
+    fn reads(&self, _input: usize, _dtype: DType) -> bool {
+        true
     }
 
     fn run(&self, call: &mut CpuCall<'_, '_>) -> Result<(), OpError> {

@@ -2,14 +2,10 @@
 
 use super::{NAME, Unary, UnaryKind};
 use crate::kernel::{moved, operand, out_f32, refused};
-use crate::op::{CpuCall, CpuOp, OpError, ValueType};
+use crate::op::{CpuCall, CpuOp, OpError};
 use conure_kernels::elementwise::{self, Unary as Function};
 
 impl CpuOp for Unary {
-    fn supports(&self, _inputs: &[&ValueType]) -> Result<(), String> {
-        Ok(())
-    }
-
     fn in_place(&self) -> &'static [usize] {
         &[0]
     }
