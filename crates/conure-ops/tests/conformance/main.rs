@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // a test says what is wrong by panicking
 
 mod decompositions;
+mod grids;
 mod run;
 mod types;
 
