@@ -55,9 +55,13 @@ impl Failure {
 
     /// Adds an error and what caused it. Of errors that repeat their cause in their own text, the text is kept once, and
     /// a name that this failure already names is not named again.
-    pub fn because(mut self, error: impl Error) -> Failure {
+    pub fn because(mut self, error: impl Error + 'static) -> Failure {
         let mut next: Option<&dyn Error> = Some(&error);
         while let Some(error) = next {
+            let io = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+            if io == Some(std::io::ErrorKind::NotFound) && self.advice.is_none() {
+                self.advice = Some(look_for_it());
+            }
             let text = without_name(&error.to_string(), &self.what).to_owned();
             if !self.because.iter().any(|b| b.contains(&text)) {
                 self.because.push(text);
@@ -110,6 +114,16 @@ impl Failure {
             let text = clean(text).replace('\n', "\n    ");
             to_stderr(&format!("{indent}{}", labelled(label, colour, &text)));
         }
+    }
+}
+
+/// What to do about a name that nothing has.
+fn look_for_it() -> String {
+    match std::env::current_dir() {
+        Ok(folder) => {
+            format!("check the name; names without a / before them are looked for in {}", folder.display())
+        }
+        Err(_) => "check the name".to_owned(),
     }
 }
 

@@ -11,6 +11,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How often it is looked whether the program only waits for input, which nothing but its end can interrupt.
 const LOOK: Duration = Duration::from_millis(10);
 
+/// "File size limit exceeded" on Linux and macOS.
+#[cfg(any(target_os = "linux", target_os = "macos"))]
+const SIGXFSZ: i32 = 25;
+
 /// What has to happen before the program ends: a progress bar must go.
 type Farewell = Box<dyn Fn() + Send>;
 
@@ -32,6 +36,9 @@ impl Interrupt {
     /// Listens for Ctrl-C and for requests to terminate.
     pub fn listen() -> Interrupt {
         let interrupt = Interrupt::default();
+        // Writing beyond a limit on the size of files (`ulimit -f`) is to fail like any other, and not to end the program.
+        #[cfg(any(target_os = "linux", target_os = "macos"))]
+        let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
         let shared = interrupt.0.clone();
         // Without a handler, Ctrl-C ends the program the system's way, which will do.
         let _ = ctrlc::set_handler(move || {

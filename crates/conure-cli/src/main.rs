@@ -24,9 +24,14 @@ fn main() -> ExitCode {
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version go to standard output, mistakes to standard error; a closed one is no reason to fail.
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(Exit::Usage.code()));
+            // Help and version go to standard output, mistakes to standard error. A reader that has gone is no reason to fail.
+            let unread = error.print().is_err_and(|e| e.kind() != std::io::ErrorKind::BrokenPipe);
+            let code =
+                if unread && error.exit_code() == 0 { Exit::Failed.code().into() } else { error.exit_code() };
+            if let Some(variable) = args::blamed_variable(&Cli::command(), &given, &error) {
+                output::note(&format!("the value is that of the environment variable {variable}"));
+            }
+            return ExitCode::from(u8::try_from(code).unwrap_or(Exit::Usage.code()));
         }
     };
     let exit = run(&cli.command).unwrap_or_else(|failure| {

@@ -313,6 +313,22 @@ fn a_full_disk_is_an_error() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write to standard output"));
 }
 
+/// A limit on the size of files is an error like a full disk, and leaves nothing behind.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_size_limit_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let limited = "ulimit -f 1; exec \"$0\" transcribe -q \"$1\" --tokens --output-format json -o \"$2\"";
+    let mut command = std::process::Command::new("bash");
+    command.args(["-c", limited, env!("CARGO_BIN_EXE_conure")]).arg(speech()).arg(&out);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("too large"), "{said}");
+    assert_eq!(std::fs::read_dir(&out).unwrap().count(), 0);
+}
+
 /// A program that waits for audio that never comes, on a pipe that stays open, ends at once, its progress told.
 #[cfg(unix)]
 #[test]

@@ -210,9 +210,22 @@ impl<'a> Counter<'a> {
     }
 }
 
+/// The values in `dtype`. What is no number there, or becomes none, is an error: no model was trained so.
 pub(crate) fn encode(path: &Path, name: &str, dtype: DType, values: &[f32]) -> Result<Vec<u8>, ConvertError> {
+    let most = if dtype == DType::F16 { F16_MAX } else { f32::MAX };
+    if let Some((i, value)) = values.iter().enumerate().find(|(_, v)| v.is_nan() || v.abs() > most) {
+        let reason = if value.is_finite() {
+            format!("value {i} is {value}, more than f16 holds; use f32 or bf16")
+        } else {
+            format!("value {i} is {value}: the checkpoint is damaged; fetch it again")
+        };
+        return Err(ConvertError::Tensor { path: path.into(), tensor: name.to_owned(), reason });
+    }
     quant::encoded(dtype, values).map_err(|e| tensor_error(path, name, &e))
 }
+
+/// Greatest number that f16 holds.
+const F16_MAX: f32 = 65_504.0;
 
 pub(crate) fn tensor_error(path: &Path, name: &str, e: &dyn Error) -> ConvertError {
     ConvertError::Tensor { path: path.into(), tensor: name.to_owned(), reason: e.to_string() }

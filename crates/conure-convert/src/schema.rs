@@ -288,7 +288,8 @@ impl ModelConfig {
         Ok(())
     }
 
-    /// Checks that every tensor that the model needs is in `shapes`, with the shape that the configuration asks for.
+    /// Checks that every tensor that the model needs is in `shapes`, with the shape that the configuration asks for, and
+    /// that there are no layers beyond those that it counts.
     ///
     /// # Errors
     /// The first tensor that is not, and what was expected.
@@ -305,7 +306,19 @@ impl ModelConfig {
                 Some(_) => {}
             }
         }
-        Ok(())
+        let layers = self.encoder.n_layers;
+        let beyond = |name: &&&str| {
+            let number = name.strip_prefix("encoder.layers.").and_then(|rest| rest.split('.').next());
+            number.and_then(|n| n.parse().ok()).is_some_and(|n: u32| n >= layers)
+        };
+        match shapes.keys().filter(beyond).min() {
+            Some(name) => {
+                let reason =
+                    format!("it is there, but the configuration has {layers} layers (encoder.n_layers)");
+                Err(((*name).to_owned(), reason))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Names and shapes of the tensors that a model of this configuration cannot do without.

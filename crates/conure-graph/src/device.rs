@@ -61,14 +61,19 @@ impl Device {
 /// A device was asked for that is not there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "there is no device {wanted:?}{asked_by}; there are: {known}. Leave the device out, or use auto, to take the best \
-     of these"
+    "{}; there are: {known}. Leave the device out, or use auto, to take the best of these",
+    match reason {
+        Some(reason) => format!("the device {wanted:?}{asked_by} cannot be used: {reason}"),
+        None => format!("there is no device {wanted:?}{asked_by}"),
+    }
 )]
 pub struct NoSuchDevice {
     /// The name asked for.
     pub wanted: String,
     /// ` (from CONURE_DEVICE)`, if that is where the name came from.
     pub asked_by: String,
+    /// Why it cannot be used, if it is a device that is known.
+    pub reason: Option<String>,
     /// The names there are.
     pub known: String,
 }
@@ -184,12 +189,12 @@ impl Registry {
             return Ok(device.clone());
         }
         let usable = self.devices.iter().chain(found).map(|d| d.info.name.clone());
-        let unusable =
-            self.unavailable.iter().chain(lacking).map(|d| {
-                format!("{} (not usable: {})", d.name, d.unavailable.as_deref().unwrap_or_default())
-            });
-        let known = usable.chain(unusable).collect::<Vec<_>>().join(", ");
-        Err(NoSuchDevice { wanted, asked_by, known })
+        let unusable = || self.unavailable.iter().chain(lacking);
+        let why = |d: &DeviceInfo| d.unavailable.clone().unwrap_or_default();
+        let reason = unusable().find(|d| is(d)).map(why);
+        let others = unusable().filter(|d| !is(d)).map(|d| format!("{} (not usable: {})", d.name, why(d)));
+        let known = usable.chain(others).collect::<Vec<_>>().join(", ");
+        Err(NoSuchDevice { wanted, asked_by, reason, known })
     }
 
     fn best(&self) -> &Device {

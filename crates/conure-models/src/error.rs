@@ -34,15 +34,36 @@ pub enum ModelError {
         /// What was expected.
         expected: String,
     },
+    /// A tensor is missing, or there is one that the keys do not count.
+    #[error("{origin}: tensor `{tensor}`: {why}; fetch or convert the model again")]
+    Incomplete {
+        /// The file.
+        origin: String,
+        /// The tensor.
+        tensor: String,
+        /// What is wrong and how that is seen.
+        why: String,
+    },
     /// The model cannot hear a stream chunk by chunk.
     #[error(
-        "{origin}: this model cannot stream: {why}; transcribe recordings with it, or take a streaming model"
+        "{origin}: this model cannot stream, since {why}: it was trained for whole recordings; transcribe those with it, or take \
+         a streaming model"
     )]
     NotStreaming {
         /// Where the model comes from.
         origin: String,
         /// What stands against it.
-        why: String,
+        why: &'static str,
+    },
+    /// A stream cannot look ahead so far.
+    #[error("{origin}: this model cannot look ahead {right} frames; it can: {allowed}")]
+    LookAhead {
+        /// Where the model comes from.
+        origin: String,
+        /// The frames asked for.
+        right: usize,
+        /// The frames that it can, in words.
+        allowed: String,
     },
     /// The model has not the part that was asked for.
     #[error("{origin}: the model has no {what}; it has: {known}")]

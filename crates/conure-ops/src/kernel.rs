@@ -8,9 +8,13 @@ use conure_kernels::{Cpu, KernelError, conv2d, elementwise};
 use conure_tensor::{DType, Dims, TensorMut, TensorView};
 use std::sync::Arc;
 
-/// What a kernel said, as an error of `op`.
+/// What a kernel said, as an error of `op`, which a kernel of that name does not name again.
 pub(crate) fn refused(op: &'static str) -> impl Fn(KernelError) -> OpError {
-    move |e| OpError::Kernel { op, what: e.to_string() }
+    move |e| {
+        let text = e.to_string();
+        let what = text.strip_prefix(op).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(&text);
+        OpError::Kernel { op, what: what.to_owned() }
+    }
 }
 
 /// Output `i` as f32.

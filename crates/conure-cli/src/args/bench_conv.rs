@@ -16,7 +16,7 @@ pub struct BenchConvArgs {
     pub case: Option<String>,
 
     /// Turns of each case [default: two seconds of them, at least five]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::count, allow_negative_numbers = true)]
     pub turns: Option<usize>,
 
     /// As JSON
@@ -24,7 +24,7 @@ pub struct BenchConvArgs {
     pub json: bool,
 
     /// Threads to compute with [default: as many as the process may use]
-    #[arg(short = 't', long, value_name = "N", env = "CONURE_THREADS", value_parser = values::threads)]
+    #[arg(short = 't', long, value_name = "N", env = "CONURE_THREADS", value_parser = values::threads, allow_negative_numbers = true)]
     pub threads: Option<usize>,
 
     /// Device to compute on: `auto`, or a name that `conure devices` lists [env: CONURE_DEVICE, PARAKEET_DEVICE]

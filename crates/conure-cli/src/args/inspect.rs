@@ -43,7 +43,7 @@ pub struct GraphArgs {
     pub bind: Vec<(char, usize)>,
 
     /// As with this window of local attention
-    #[arg(long, value_name = "W", value_parser = values::count)]
+    #[arg(long, value_name = "W", value_parser = values::count, allow_negative_numbers = true)]
     pub local_attention: Option<usize>,
 
     /// Draw the graph after the rewrites that a run does, rather than as the model built it; so does --without-pass
@@ -71,7 +71,7 @@ pub struct MeasureArgs {
     pub decoder: DecoderArg,
 
     /// Let attention see only so many frames of 80 ms to each side
-    #[arg(long, value_name = "W", value_parser = values::count)]
+    #[arg(long, value_name = "W", value_parser = values::count, allow_negative_numbers = true)]
     pub local_attention: Option<usize>,
 
     /// As JSON
@@ -106,7 +106,7 @@ pub struct BenchArgs {
     pub audio: Option<PathBuf>,
 
     /// Runs that are timed, after the first
-    #[arg(long, value_name = "N", default_value = "5", value_parser = values::count)]
+    #[arg(long, value_name = "N", default_value = "5", value_parser = values::count, allow_negative_numbers = true)]
     pub runs: usize,
 
     /// How it is recognised.
@@ -130,7 +130,7 @@ pub enum BenchCommand {
 #[derive(Debug, Args)]
 pub struct RooflineArgs {
     /// Threads to compute with [default: as many as the process may use]
-    #[arg(short = 't', long, value_name = "N", env = "CONURE_THREADS", value_parser = values::threads)]
+    #[arg(short = 't', long, value_name = "N", env = "CONURE_THREADS", value_parser = values::threads, allow_negative_numbers = true)]
     pub threads: Option<usize>,
 
     /// As JSON
@@ -162,7 +162,7 @@ pub struct StepArgs {
     pub threads: Option<usize>,
 
     /// Steps that are timed, after as many that are not
-    #[arg(long, value_name = "N", default_value = "10000", value_parser = values::count)]
+    #[arg(long, value_name = "N", default_value = "10000", value_parser = values::count, allow_negative_numbers = true)]
     pub steps: usize,
 
     /// As JSON

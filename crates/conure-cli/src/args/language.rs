@@ -1,6 +1,6 @@
 //! The commands for language models: their options.
 
-use super::ComputeArgs;
+use super::{ComputeArgs, values};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -36,7 +36,7 @@ pub enum CacheArg {
 #[command(next_help_heading = "Context")]
 pub struct ContextArgs {
     /// Tokens that there is room for, prompt and answer together [default: what the model was trained for, up to 2 GiB]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::count, allow_negative_numbers = true)]
     pub context: Option<usize>,
 
     /// Element type of the keys and values that are kept
@@ -49,35 +49,35 @@ pub struct ContextArgs {
 #[command(next_help_heading = "Choice of tokens")]
 pub struct SamplingArgs {
     /// The higher, the more surprising; 0 always takes the likeliest token
-    #[arg(long, value_name = "X", default_value_t = 0.8)]
+    #[arg(long, value_name = "X", default_value = "0.8", value_parser = values::temperature, allow_negative_numbers = true)]
     pub temperature: f32,
 
     /// Choose among so many of the likeliest tokens; 0: among all
-    #[arg(long, value_name = "N", default_value_t = 40)]
+    #[arg(long, value_name = "N", default_value = "40", value_parser = values::any_count, allow_negative_numbers = true)]
     pub top_k: usize,
 
     /// Choose among the likeliest tokens that together have this probability
-    #[arg(long, value_name = "P", default_value_t = 0.95)]
+    #[arg(long, value_name = "P", default_value = "0.95", value_parser = values::part, allow_negative_numbers = true)]
     pub top_p: f32,
 
     /// Choose among tokens that have at least this part of the likeliest one's probability
-    #[arg(long, value_name = "P", default_value_t = 0.05)]
+    #[arg(long, value_name = "P", default_value = "0.05", value_parser = values::part, allow_negative_numbers = true)]
     pub min_p: f32,
 
     /// Divide the logits of tokens that occurred among the last 64; 1: do not
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    #[arg(long, value_name = "X", default_value = "1", value_parser = values::repetition, allow_negative_numbers = true)]
     pub repetition_penalty: f32,
 
     /// Subtract from a token's logit for each time it occurred among the last 64
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value = "0", value_parser = values::penalty, allow_negative_numbers = true)]
     pub frequency_penalty: f32,
 
     /// Subtract from a token's logit if it occurred among the last 64
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value = "0", value_parser = values::penalty, allow_negative_numbers = true)]
     pub presence_penalty: f32,
 
     /// Where the random numbers begin: the same gives the same text [default: anywhere]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::seed, allow_negative_numbers = true)]
     pub seed: Option<u64>,
 }
 
@@ -96,7 +96,7 @@ pub struct GenerateArgs {
     pub text: TextArgs,
 
     /// The most tokens [default: until the model ends or the context is full]
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = values::any_count, allow_negative_numbers = true)]
     pub max_tokens: Option<usize>,
 
     /// A text that ends the answer; may be given several times
@@ -112,7 +112,7 @@ pub struct GenerateArgs {
     pub json: bool,
 
     /// With --json: probabilities, and those of so many of the likeliest tokens besides
-    #[arg(long, value_name = "N", requires = "json")]
+    #[arg(long, value_name = "N", requires = "json", value_parser = values::any_count, allow_negative_numbers = true)]
     pub logprobs: Option<usize>,
 
     /// How tokens are chosen.
@@ -150,7 +150,7 @@ pub struct ChatArgs {
     pub chat_template: Option<String>,
 
     /// The most tokens of an answer
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = values::any_count, allow_negative_numbers = true)]
     pub max_tokens: Option<usize>,
 
     /// How tokens are chosen.
@@ -204,7 +204,7 @@ pub struct PerplexityArgs {
     pub file: PathBuf,
 
     /// Tokens that are read at a time, of which the second half is scored
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(long, value_name = "N", default_value = "512", value_parser = values::count, allow_negative_numbers = true)]
     pub chunk: usize,
 
     /// As JSON: perplexity, error, tokens, chunks

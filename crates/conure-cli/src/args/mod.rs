@@ -34,7 +34,7 @@ use std::path::PathBuf;
     arg_required_else_help = true,
     max_term_width = 100,
     after_help = "Exit codes: 0 all went well, 1 something failed, 2 the command line makes no sense, 130 interrupted.\n\
-                  Every option can also be set by the environment variable named beside it."
+                  An option beside which a variable is named can also be set by that."
 )]
 pub struct Cli {
     /// What to do.
@@ -82,7 +82,7 @@ pub enum Command {
 #[command(next_help_heading = "Compute")]
 pub struct ComputeArgs {
     /// Threads to compute with [default: as many as the process may use]
-    #[arg(short = 't', long, value_name = "N", env = "CONURE_THREADS", value_parser = values::threads)]
+    #[arg(short = 't', long, value_name = "N", env = "CONURE_THREADS", value_parser = values::threads, allow_negative_numbers = true)]
     pub threads: Option<usize>,
 
     /// Device to compute on: `auto`, or a name that `conure devices` lists [env: CONURE_DEVICE, PARAKEET_DEVICE]
@@ -115,7 +115,7 @@ pub enum PrecisionArg {
     /// The weights' values times the activations as they are
     #[default]
     Exact,
-    /// Products of bytes: two to three times as fast
+    /// Products of bytes: about twice as fast
     Fast,
 }
 
@@ -187,7 +187,7 @@ impl From<WeightType> for TargetType {
     conure quantize parakeet.gguf parakeet-q8.gguf q8_0\n  \
     conure quantize parakeet.gguf parakeet-q4.gguf q4_k --keep 'joint.*' --keep '*embed*'\n  \
     conure quantize parakeet.gguf for-parakeet-cpp.gguf q6_k --compatible\n\n\
-    The table gives for each tensor its size and the root of its relative squared error. A matrix whose rows do not fill\n\
+    The table gives for each tensor its size and the root of its relative squared error. A matrix whose rows do not fill \
     blocks of 256 takes q5_0 instead of q4_k, q5_1 instead of q5_k, q8_0 instead of q6_k; other tensors stay as they are.")]
 pub struct QuantizeArgs {
     /// The model, a GGUF file
@@ -330,6 +330,28 @@ pub fn for_variables(command: clap::Command, given: &[OsString]) -> clap::Comman
         };
         sub.mut_args(strip)
     })
+}
+
+/// The environment variable from which a value that is refused comes, if it was not typed.
+pub fn blamed_variable(command: &clap::Command, given: &[OsString], error: &clap::Error) -> Option<String> {
+    use clap::error::{ContextKind, ContextValue};
+    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return None };
+    let long = shown.strip_prefix("--")?.split([' ', '=']).next()?;
+    let typed = |a: &OsString| {
+        let option = a.to_str().and_then(|a| a.strip_prefix("--"));
+        option.and_then(|a| a.strip_prefix(long)).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    };
+    let short = |arg: &clap::Arg| {
+        let start = arg.get_short().map(|c| format!("-{c}"));
+        start.is_some_and(|s| given.iter().any(|a| a.to_str().is_some_and(|a| a.starts_with(&s))))
+    };
+    let arg = command
+        .get_subcommands()
+        .flat_map(clap::Command::get_arguments)
+        .find(|a| a.get_long() == Some(long))?;
+    let variable = arg.get_env()?.to_str()?;
+    (!given.iter().any(typed) && !short(arg) && std::env::var_os(variable).is_some())
+        .then(|| variable.to_owned())
 }
 
 /// The options of a command that contradict one among the arguments.

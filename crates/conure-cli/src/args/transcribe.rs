@@ -116,8 +116,9 @@ pub enum ProgressArg {
     conure transcribe recordings --recursive --output-dir out --resume\n  \
     conure transcribe --manifest test.jsonl --output-manifest heard.jsonl\n  \
     ffmpeg -i talk.mkv -f wav - | conure transcribe -\n  \
-    arecord -f S16_LE -r 16000 -d 5 -t raw | conure transcribe - --raw s16le:16000:1\n  \
-    arecord -f S16_LE -r 16000 -t raw | conure transcribe --stream -m realtime.gguf - --raw s16le:16000:1\n\n\
+    arecord -f S16_LE -r 16000 -d 5 -t raw | conure transcribe - --raw s16le:16000\n  \
+    arecord -f S16_LE -r 16000 -t raw | \
+    conure transcribe --stream -m rt.gguf - --raw s16le:16000\n\n\
     Reads WAV, FLAC, MP3, Ogg Vorbis, Opus, AAC and ALAC in M4A/MP4, AIFF, CAF, MKV and WebM, at any rate and with any \
     channels; the format is told by content, not by name. The transcript goes to standard output, everything else to \
     standard error. A file that fails does not stop the others.\n\n\
@@ -179,7 +180,7 @@ pub struct LiveArgs {
     /// Give words as they are spoken, also of a pipe that never ends: a line that grows on a terminal, else a JSON object
     /// per line; needs a streaming model
     #[arg(long, env = "CONURE_STREAM", value_parser = FalseyValueParser::new())]
-    #[arg(conflicts_with_all = ["output_dir", "word_timestamps", "max_words", "max_duration", "silence_gap", "local_attention"])]
+    #[arg(conflicts_with_all = ["output_dir", "word_timestamps", "max_words", "max_duration", "highlight_words", "tokens", "silence_gap", "local_attention"])]
     pub stream: bool,
 
     /// Frames of 80 ms that a streaming model waits for before it decides: more is better and later [default: as the model
@@ -302,7 +303,7 @@ pub struct InputArgs {
     pub raw: Option<RawSpec>,
 
     /// Use this channel only, counted from 0 [default: all channels mixed]
-    #[arg(long, value_name = "N", env = "CONURE_CHANNEL")]
+    #[arg(long, value_name = "N", env = "CONURE_CHANNEL", value_parser = values::channel, allow_negative_numbers = true)]
     pub channel: Option<usize>,
 
     /// Tell speakers apart, and say who speaks: each channel is one and is transcribed by itself
@@ -348,6 +349,12 @@ impl TranscribeArgs {
         }
         if self.live.stream && inputs.len() > 1 {
             return Err("--stream hears one input".to_owned());
+        }
+        if self.live.stream && self.recognition.decoder != DecoderArg::Auto {
+            return Err("--stream decodes with the model's transducer: leave --decoder out".to_owned());
+        }
+        if self.live.stream && formats.iter().any(|f| !matches!(f, OutputFormat::Txt | OutputFormat::Json)) {
+            return Err("--stream writes txt or json: other formats need the whole transcript".to_owned());
         }
         if self.many.output_manifest.is_some() && self.many.manifest.is_none() {
             return Err("--output-manifest holds the answers to a --manifest: give one".to_owned());
@@ -446,7 +453,11 @@ mod tests {
             ("transcribe a --raw s16:1:1", "s16le"),
             ("transcribe a --start x", "hours:minutes:seconds"),
             ("transcribe a --duration 0", "more than 0"),
-            ("transcribe a --local-attention 0", "at least 1"),
+            ("transcribe a --local-attention 0", "from 1 to 1000000000"),
+            ("transcribe a --channel -1", "from 0 to"),
+            ("transcribe a --stream --output-format srt", "txt or json"),
+            ("transcribe a --stream --highlight-words", "cannot be used with"),
+            ("transcribe a --stream --decoder ctc", "leave --decoder out"),
             ("transcribe a --timestamps --no-timestamps", "cannot be used with"),
             ("transcribe a --word-timestamps --max-words 3", "cannot be used with"),
             ("transcribe a --nonsense", "--nonsense"),

@@ -35,24 +35,71 @@ pub fn some_seconds(text: &str) -> Result<f64, String> {
 
 /// A count, at least 1.
 pub fn count(text: &str) -> Result<usize, String> {
-    let n = text.trim().parse::<usize>().ok().filter(|n| *n >= 1);
-    n.ok_or_else(|| "expected a number of at least 1".to_owned())
+    whole(text, 1, MOST)
 }
+
+/// More than anything that is counted.
+const MOST: usize = 1_000_000_000;
+
+/// A whole number from `least` to `most`.
+fn whole(text: &str, least: usize, most: usize) -> Result<usize, String> {
+    let n = text.trim().parse().ok().filter(|n| (least..=most).contains(n));
+    n.ok_or_else(|| format!("expected a whole number from {least} to {most}"))
+}
+
+/// A real number from `least` to `most`.
+fn real(text: &str, least: f32, most: f32) -> Result<f32, String> {
+    let x = text.trim().parse().ok().filter(|x| (least..=most).contains(x));
+    x.ok_or_else(|| format!("expected a number from {least} to {most}"))
+}
+
+/// A part of 1.
+pub fn part(text: &str) -> Result<f32, String> {
+    real(text, 0.0, 1.0)
+}
+
+/// What logits are divided by.
+pub fn temperature(text: &str) -> Result<f32, String> {
+    real(text, 0.0, 1000.0)
+}
+
+/// What is taken from logits.
+pub fn penalty(text: &str) -> Result<f32, String> {
+    real(text, -1000.0, 1000.0)
+}
+
+/// What logits are divided by where a token came before.
+pub fn repetition(text: &str) -> Result<f32, String> {
+    real(text, 0.01, 1000.0)
+}
+
+/// A seed.
+pub fn seed(text: &str) -> Result<u64, String> {
+    text.trim().parse().map_err(|_| format!("expected a whole number from 0 to {}", u64::MAX))
+}
+
+/// A channel, counted from 0.
+pub fn channel(text: &str) -> Result<usize, String> {
+    whole(text, 0, 65_535)
+}
+
+/// Mel frames of a day, the longest recording that is read.
+const DAY: usize = 24 * 3600 * 100;
 
 /// A symbol of a graph and its value: `T=1000`.
 pub fn binding(text: &str) -> Result<(char, usize), String> {
     let expected = || "expected T=N (mel frames) or B=N (items of a batch), such as T=1000".to_owned();
     let (symbol, value) = text.split_once('=').ok_or_else(expected)?;
     match symbol.trim() {
-        "T" => Ok(('T', count(value).map_err(|_| expected())?)),
-        "B" => Ok(('B', count(value).map_err(|_| expected())?)),
+        "T" => Ok(('T', whole(value, 1, DAY)?)),
+        "B" => Ok(('B', whole(value, 1, 65_536)?)),
         _ => Err(expected()),
     }
 }
 
 /// A count, also 0.
 pub fn any_count(text: &str) -> Result<usize, String> {
-    text.trim().parse().map_err(|_| "expected a whole number".to_owned())
+    whole(text, 0, MOST)
 }
 
 #[cfg(test)]
@@ -68,6 +115,8 @@ mod tests {
             ("T", None),
             ("X=1", None),
             ("T=-1", None),
+            ("T=8640000", Some(('T', 8_640_000))),
+            ("T=8640001", None),
         ] {
             assert_eq!(binding(text).ok(), expected, "{text}");
         }
@@ -110,8 +159,36 @@ mod tests {
         {
             assert_eq!(threads(text).ok(), expected, "{text}");
         }
-        for (text, expected) in [("1", Some(1)), ("99999", Some(99_999)), ("0", None), ("-1", None)] {
+        for (text, expected) in [
+            ("1", Some(1)),
+            ("99999", Some(99_999)),
+            ("0", None),
+            ("-1", None),
+            ("1e3", None),
+            ("99999999999999999999", None),
+        ] {
             assert_eq!(count(text).ok(), expected, "{text}");
         }
+        assert_eq!((any_count("0"), channel("-1").is_err(), channel("70000").is_err()), (Ok(0), true, true));
+    }
+
+    #[test]
+    fn real_numbers_keep_to_their_range() {
+        for (text, expected) in [
+            ("0", Some(0.0)),
+            ("1", Some(1.0)),
+            ("1.1", None),
+            ("-0.1", None),
+            ("nan", None),
+            ("inf", None),
+            ("x", None),
+        ] {
+            assert_eq!(part(text).ok(), expected, "{text}");
+        }
+        assert_eq!(
+            (penalty("-1"), temperature("-1").is_err(), repetition("0").is_err()),
+            (Ok(-1.0), true, true)
+        );
+        assert_eq!((seed("18446744073709551615"), seed("-1").is_err()), (Ok(u64::MAX), true));
     }
 }

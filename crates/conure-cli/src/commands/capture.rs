@@ -36,7 +36,11 @@ pub fn run(args: &CaptureArgs, interrupt: &Interrupt) -> Result<(), Failure> {
         let options =
             RecogniseOptions { cancel: Some(interrupt.flag().clone()), ..RecogniseOptions::default() };
         model.capture(samples, &names, &options).map_err(|e| {
-            model::failed(&what, e).advice("`conure capture MODEL --list` lists the names of this model")
+            let failure = model::failed(&what, e);
+            if interrupt.requested() {
+                return Failure::interrupted();
+            }
+            failure.advice("`conure capture MODEL --list` lists the names of this model")
         })
     })?;
     save(output, &tensors)?;

@@ -47,6 +47,9 @@ pub fn run(args: &ConvertArgs, cancel: &Arc<AtomicBool>) -> Result<(), Failure> 
 
 /// Why no file can be written there, as far as one can tell without trying.
 pub(super) fn unusable(output: &Path) -> Option<&'static str> {
+    if output.as_os_str() == "-" {
+        return Some("models go to a file, not to standard output: give its name, such as model.gguf");
+    }
     if output.is_dir() {
         return Some("it is a folder: give the name of the file to write, such as model.gguf");
     }

@@ -96,7 +96,11 @@ fn memory(model: &SpeechModel, frames: &[usize], window: usize) -> Result<String
         let [full, banded] = [None, Some(window)].map(|window| model.arena_bytes(n, window));
         let banded = banded?;
         let row = [
-            if seconds >= 60.0 { format!("{} min", seconds / 60.0) } else { format!("{seconds} s") },
+            if seconds >= 60.0 {
+                format!("{} min", to_tenth(seconds / 60.0))
+            } else {
+                format!("{seconds} s")
+            },
             megabytes(full? as u64),
             megabytes(banded as u64),
             megabytes((banded as f64 / seconds) as u64),
@@ -104,6 +108,11 @@ fn memory(model: &SpeechModel, frames: &[usize], window: usize) -> Result<String
         text.push_str(&format!("{:>12} {:>18} {:>22} {:>20}\n", row[0], row[1], row[2], row[3]));
     }
     Ok(text)
+}
+
+/// A number with one decimal, if it has any.
+fn to_tenth(x: f64) -> f64 {
+    (x * 10.0).round() / 10.0
 }
 
 #[cfg(test)]

@@ -267,8 +267,11 @@ impl Preprocessor {
             preemphasis: real("preemph", 0.0)?,
             mag_power: real("mag_power", 2.0)?,
             log_zero_guard: real("log_zero_guard", 0.0)?,
-            per_feature: meta.meta.opt_str(&format!("{p}.normalize"))?.unwrap_or("per_feature")
-                == "per_feature",
+            per_feature: match meta.meta.opt_str(&format!("{p}.normalize"))?.unwrap_or("per_feature") {
+                "per_feature" => true,
+                "NA" | "None" | "none" | "" => false,
+                other => return Err(meta.wrong(&format!("{p}.normalize"), other, "per_feature or NA")),
+            },
         })
     }
 }
@@ -296,12 +299,12 @@ impl TransducerConfig {
         };
         Ok(Some(TransducerConfig {
             pred_hidden: meta.size("parakeet.decoder.pred_hidden", 1..=65_536)?,
-            pred_layers: meta.meta.opt_u32("parakeet.decoder.pred_rnn_layers")?.unwrap_or(1).clamp(1, 64)
-                as usize,
+            pred_layers: meta.size_or("parakeet.decoder.pred_rnn_layers", 1, 1..=64)?,
             joint_hidden: meta.size("parakeet.joint.joint_hidden", 1..=65_536)?,
             activation,
             durations,
-            max_symbols: meta.meta.opt_u32("parakeet.decoding.max_symbols")?.unwrap_or(10).max(1) as usize,
+            // Without a bound, a joint that never gives blank would hold the decoder on one frame.
+            max_symbols: meta.size_or("parakeet.decoding.max_symbols", 10, 1..=1_000)?,
         }))
     }
 }

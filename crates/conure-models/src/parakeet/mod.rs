@@ -7,6 +7,7 @@
 //!
 //! What a model can do is decided by the tensors and keys that its file has, never by its label.
 
+mod complete;
 mod config;
 mod streaming;
 
@@ -75,6 +76,7 @@ impl Parakeet {
                 known: "neither joint.joint_net.2.weight nor a CTC head decoder_layers.0.weight".into(),
             });
         }
+        complete::check(&config, &file, origin)?;
         let weights = Weights::new(Arc::new(GgufWeights::new(file, origin)));
         let program = |graph: Graph| Program::with_passes(graph, passes);
         let encoder = program(encoder(&config, &weights, config.mask)?)?;
@@ -124,11 +126,9 @@ impl Parakeet {
     /// How the model hears a stream with `right` frames of look-ahead; `None`: those that it was trained with first.
     ///
     /// # Errors
-    /// [`ModelError::NotStreaming`] with what of the model looks ahead.
+    /// [`ModelError::NotStreaming`] with what of the model looks ahead, [`ModelError::LookAhead`] with what it allows.
     pub fn streaming(&self, right: Option<usize>) -> Result<StreamingConfig, ModelError> {
-        self.config
-            .streaming(right)
-            .map_err(|why| ModelError::NotStreaming { origin: self.weights.origin().to_owned(), why })
+        self.config.streaming(right, self.weights.origin())
     }
 
     /// The encoder on one chunk of a stream, the first or a later one.

@@ -13,6 +13,7 @@
 
 use super::ParakeetConfig;
 use crate::conformer::SUBSAMPLING_FACTOR;
+use crate::error::ModelError;
 use conure_ops::AttentionMask;
 
 /// How a model hears a stream. Mel frames are of 10 ms, encoder frames of 80 ms.
@@ -54,19 +55,26 @@ impl ParakeetConfig {
     /// How the model hears a stream with `right` frames of look-ahead.
     ///
     /// # Errors
-    /// Why it cannot, in words.
-    pub(super) fn streaming(&self, right: Option<usize>) -> Result<StreamingConfig, String> {
+    /// Why it cannot.
+    pub(super) fn streaming(
+        &self,
+        right: Option<usize>,
+        origin: &str,
+    ) -> Result<StreamingConfig, ModelError> {
+        let never = |why| Err(ModelError::NotStreaming { origin: origin.to_owned(), why });
         if !self.causal_downsampling || !self.conv_causal {
-            return Err("its convolutions look ahead without end; it was trained for whole recordings".into());
+            return never("its convolutions look ahead without end");
         }
         let AttentionMask::ChunkedLimited { left: Some(left), right: trained } = self.mask else {
-            return Err("its attention has no limit to the left; it was trained for whole recordings".into());
+            return never("its attention has no limit to the left");
         };
         let right = right.unwrap_or(trained);
-        if !left.is_multiple_of(right.saturating_add(1)) {
-            return Err(format!(
-                "{right} frames of look-ahead do not go with {left} frames kept: {left} must divide into chunks of one more"
-            ));
+        // The frames kept must divide into chunks of one more than the look-ahead.
+        let fits = |right: usize| left.is_multiple_of(right.saturating_add(1));
+        if !fits(right) {
+            let allowed: Vec<String> = (0..left).filter(|&r| fits(r)).map(|r| r.to_string()).collect();
+            let allowed = allowed.join(", ");
+            return Err(ModelError::LookAhead { origin: origin.to_owned(), right, allowed });
         }
         Ok(StreamingConfig {
             left,
