@@ -5,14 +5,15 @@ use std::io::{self, BufReader};
 use symphonia::core::codecs::audio::AudioCodecParameters;
 use symphonia::core::codecs::audio::well_known::CODEC_ID_ADPCM_IMA_QT;
 
-use crate::error::AudioErrorKind;
+use crate::chunks::Chunks;
+use crate::error::{AudioErrorKind, joined};
 use crate::fixed_packets::FixedPackets;
 use crate::ima4::{BLOCK_BYTES, BLOCK_FRAMES};
 use crate::layout::ChannelLayout;
 use crate::packets::{PacketStream, Track};
 use crate::pcm::SampleFormat;
 use crate::riff::check_shape;
-use crate::sniff::unsupported;
+use crate::sniff::{joined_file, unsupported};
 use crate::source::Media;
 use crate::stream::{BlockSource, Spec};
 
@@ -169,20 +170,30 @@ fn pcm(media: Media, common: &Common, sound: &Sound) -> Result<Box<dyn BlockSour
     let format = sample_format(common)?;
     let spec = Spec { sample_rate: common.rate, layout: layout(common.channels) };
     let media = media.window(sound.offset, u64::MAX).map_err(AudioErrorKind::Read)?;
-    Ok(crate::wav::pcm_stream(
-        Box::new(BufReader::with_capacity(64 << 10, media)),
-        format,
-        spec,
-        sound.declared,
-    ))
+    // Where the sound chunk's length was never filled in, the common chunk may have been.
+    let counted = common.frames.saturating_mul((format.bytes() * common.channels) as u64);
+    let declared = sound.declared.or((counted > 0 && media.len() == 0).then_some(counted));
+    Ok(crate::wav::pcm_stream(media, format, spec, declared, Chunks::Iff))
 }
 
-fn ima4(media: Media, common: &Common, sound: &Sound) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
+/// What is said of another file behind the form.
+fn behind(media: &mut Media) -> io::Result<Option<String>> {
+    let mut head = [0u8; 16];
+    media.read_at(0, &mut head)?;
+    let size = u64::from(u32::from_be_bytes([head[4], head[5], head[6], head[7]]));
+    let end = 8 + size + size % 2;
+    let n = media.read_at(end, &mut head)?;
+    let name = head.get(..n).and_then(joined_file);
+    Ok(name.map(|name| joined(name, Some(media.len().saturating_sub(end)))))
+}
+
+fn ima4(mut media: Media, common: &Common, sound: &Sound) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
     let mut params = AudioCodecParameters::new();
     params
         .for_codec(CODEC_ID_ADPCM_IMA_QT)
         .with_sample_rate(common.rate)
         .with_channels(crate::container::wave_channels(common.channels));
+    let left_out = behind(&mut media).map_err(AudioErrorKind::Read)?;
     let media = media.window(sound.offset, u64::MAX).map_err(AudioErrorKind::Read)?;
     let source = FixedPackets::new(
         Box::new(BufReader::new(media)),
@@ -190,13 +201,9 @@ fn ima4(media: Media, common: &Common, sound: &Sound) -> Result<Box<dyn BlockSou
         BLOCK_FRAMES as u64,
         sound.declared,
     );
-    let track = Track {
-        params,
-        codec: "IMA ADPCM".into(),
-        drop: Vec::new(),
-        tolerance: 0,
-        end: i64::try_from(common.frames.saturating_mul(BLOCK_FRAMES as u64)).ok().filter(|&n| n > 0),
-    };
+    let mut track = Track::new(params, "IMA ADPCM");
+    track.end = i64::try_from(common.frames.saturating_mul(BLOCK_FRAMES as u64)).ok().filter(|&n| n > 0);
+    track.left_out = left_out;
     Ok(Box::new(PacketStream::new("AIFF", Box::new(source), track)?))
 }
 

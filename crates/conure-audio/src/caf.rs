@@ -5,7 +5,7 @@ use std::io::{self, BufReader};
 use symphonia::core::codecs::audio::well_known::*;
 use symphonia::core::codecs::audio::{AudioCodecId, AudioCodecParameters};
 
-use crate::error::AudioErrorKind;
+use crate::error::{AudioErrorKind, joined};
 use crate::fixed_packets::FixedPackets;
 use crate::ima4::{BLOCK_BYTES, BLOCK_FRAMES};
 use crate::layout::{ChannelLayout, Speaker};
@@ -13,7 +13,7 @@ use crate::lookahead::Lookahead;
 use crate::packets::{Packet, PacketSource, PacketStream, SourceError, Track};
 use crate::pcm::SampleFormat;
 use crate::riff::check_shape;
-use crate::sniff::unsupported;
+use crate::sniff::{joined_file, unsupported};
 use crate::source::Media;
 use crate::stream::{BlockSource, Spec};
 
@@ -26,6 +26,8 @@ struct Chunks {
     packets: Option<PacketTable>,
     cookie: Vec<u8>,
     layout: Vec<u8>,
+    /// What is said of another file that is joined to the end of this one.
+    left_out: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -69,8 +71,7 @@ pub(crate) fn open(mut media: Media) -> Result<Box<dyn BlockSource>, AudioErrorK
     if let Some(format) = sample_format(&description)? {
         let layout = layout(&chunks.layout, description.channels);
         let spec = Spec { sample_rate: description.rate, layout };
-        let reader = Box::new(BufReader::with_capacity(64 << 10, media));
-        return Ok(crate::wav::pcm_stream(reader, format, spec, declared));
+        return Ok(crate::wav::pcm_stream(media, format, spec, declared, crate::chunks::Chunks::Caf));
     }
     compressed(media, description, declared, chunks)
 }
@@ -81,6 +82,10 @@ fn scan(media: &mut Media) -> io::Result<Chunks> {
     for _ in 0..MAX_CHUNKS {
         let mut head = [0u8; 12];
         if media.read_at(at, &mut head)? < 12 {
+            break;
+        }
+        if let Some(name) = joined_file(&head) {
+            chunks.left_out = Some(joined(name, Some(media.len() - at)));
             break;
         }
         let size = head[4..].iter().fold(0u64, |v, &b| v << 8 | u64::from(b));
@@ -205,10 +210,14 @@ fn compressed(
     if let Some(extra) = extra {
         params.with_extra_data(extra.into());
     }
-    let mut track = Track { params, codec: name.into(), drop: Vec::new(), tolerance: 0, end: None };
+    let mut track = Track::new(params, name);
+    track.left_out = chunks.left_out;
     if let Some(table) = chunks.packets.as_ref().filter(|t| t.priming >= 0 && t.valid_frames > 0) {
         let end = table.priming.saturating_add(table.valid_frames);
-        track.drop = vec![i64::MIN..table.priming, end..i64::MAX];
+        track.drop.push(i64::MIN..table.priming);
+        if codec != CODEC_ID_OPUS || opus_agrees(&mut media, &d).map_err(AudioErrorKind::Read)? {
+            track.drop.push(end..i64::MAX);
+        }
         // Not a warning if it ends earlier: some writers count whole packets, and missing bytes are noticed anyway.
     }
     let source: Box<dyn PacketSource> = if codec == CODEC_ID_ADPCM_IMA_QT {
@@ -229,9 +238,20 @@ fn compressed(
             at_byte: 0,
             at: 0,
             frames: u64::from(d.frames_per_packet),
+            opus: codec == CODEC_ID_OPUS,
         })
     };
     Ok(Box::new(PacketStream::new("CAF", source, track)?))
+}
+
+/// Whether the samples of a packet that the description states are those of the first packet: if not, the count of all
+/// samples is as wrong.
+fn opus_agrees(media: &mut Media, d: &Description) -> io::Result<bool> {
+    let mut head = [0u8; 2];
+    media.read_at(0, &mut head)?;
+    media.rewind()?;
+    Ok(d.frames_per_packet == 0
+        || crate::opus::packet_duration(&head) == Some(u64::from(d.frames_per_packet)))
 }
 
 /// The setup data of FLAC that has none, as ffmpeg writes it: from the first frame.
@@ -310,6 +330,7 @@ struct TablePackets {
     at: i64,
     /// Samples of a packet; 0: they too stand in the table.
     frames: u64,
+    opus: bool,
 }
 
 impl TablePackets {
@@ -348,6 +369,11 @@ impl PacketSource for TablePackets {
         let data = self.input.read(size as usize).map_err(SourceError::Read)?;
         if (data.len() as u64) < size {
             return Err(SourceError::Truncated("the end of the file is missing".into()));
+        }
+        // A packet of Opus says itself how long it is; what the description says of all of them may be wrong.
+        if self.opus {
+            let duration = crate::opus::packet_duration(&data).unwrap_or(0);
+            return Ok(Some(Packet { data, at: None, duration, ..Packet::default() }));
         }
         Ok(Some(Packet { data, at: Some(at), duration: frames.min(1 << 20), ..Packet::default() }))
     }

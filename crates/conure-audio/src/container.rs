@@ -8,7 +8,7 @@ use symphonia::core::codecs::audio::{AudioCodecParameters, AudioDecoder, AudioDe
 use symphonia::core::codecs::registry::CodecRegistry;
 use symphonia::core::errors::Error as SymphoniaError;
 
-use crate::elementary::{AdtsHeader, FrameHeader, Frames, Layer, MpegHeader, info_tag};
+use crate::elementary::{AdtsHeader, FrameHeader, Frames, MpegHeader};
 use crate::error::AudioErrorKind;
 use crate::layout::{ChannelLayout, Speaker};
 use crate::own_codec::OwnDecoder;
@@ -88,8 +88,8 @@ type Opened = (&'static str, Box<dyn BlockSource>);
 /// Opens what must seek, of any format.
 pub(crate) fn open(media: Media, format: Format) -> Result<Opened, AudioErrorKind> {
     let source = match format {
-        Format::Mpeg => open_mpeg(media, "MP3")?,
-        Format::Adts => open_adts(media)?,
+        Format::Mpeg => open_frames::<MpegHeader>(media, "MP3")?,
+        Format::Adts => open_frames::<AdtsHeader>(media, "AAC")?,
         Format::Aiff => crate::aiff::open(media)?,
         Format::Caf => crate::caf::open(media)?,
         Format::Ogg => {
@@ -107,67 +107,15 @@ pub(crate) fn open(media: Media, format: Format) -> Result<Opened, AudioErrorKin
     Ok((format.name(), source))
 }
 
-/// A bare stream of MPEG audio frames, from its own file or out of a WAV.
-pub(crate) fn open_mpeg(
+/// A bare stream of frames, from its own file or out of a WAV.
+pub(crate) fn open_frames<H: FrameHeader + 'static>(
     media: Media,
     container: &'static str,
 ) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
-    let len = media.len();
-    let mut frames = Frames::<MpegHeader>::new(media)
+    let (frames, track) = Frames::<H>::open(media)
         .map_err(AudioErrorKind::Read)?
-        .ok_or_else(|| AudioErrorKind::malformed("MP3", "it does not begin with a frame"))?;
-    let header = *frames.first();
-    let tag = frames.peek_first().map(|frame| info_tag(&header, frame)).map_err(AudioErrorKind::Read)?;
-    let mut track = Track {
-        params: AudioCodecParameters::new(),
-        codec: "MP3".into(),
-        drop: Vec::new(),
-        tolerance: 0,
-        end: None,
-    };
-    if let Some(tag) = tag {
-        frames.skip_first();
-        let samples = i64::from(header.samples());
-        // A count that the file cannot hold is not believed.
-        let plausible = |n: &u32| u64::from(*n).saturating_mul(24) <= len;
-        let total = tag.frames.filter(plausible).map(|n| i64::from(n) * samples);
-        if let Some((delay, padding)) = tag.delay_padding {
-            // 528 + 1: the delay of the decoder's own filter bank, which the encoder's numbers do not count.
-            track.drop.push(i64::MIN..i64::from(delay) + 529);
-            track.drop.extend(total.map(|end| end - i64::from(padding) + 529..end));
-        }
-        track.end = total;
-    }
-    let (codec, name) = match header.layer {
-        Layer::One => (CODEC_ID_MP1, "MP1"),
-        Layer::Two => (CODEC_ID_MP2, "MP2"),
-        Layer::Three => (CODEC_ID_MP3, "MP3"),
-    };
-    track
-        .params
-        .for_codec(codec)
-        .with_sample_rate(header.rate)
-        .with_channels(wave_channels(usize::from(header.channels)));
-    track.codec = name.to_owned();
+        .ok_or_else(|| AudioErrorKind::malformed(container, "it does not begin with a frame"))?;
     Ok(Box::new(PacketStream::new(container, Box::new(frames), track)?))
-}
-
-fn open_adts(media: Media) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
-    let frames = Frames::<AdtsHeader>::new(media)
-        .map_err(AudioErrorKind::Read)?
-        .ok_or_else(|| AudioErrorKind::malformed("AAC", "it does not begin with a frame"))?;
-    let header = *frames.first();
-    // An AudioSpecificConfig (ISO 14496-3 1.6.2.1): object type, rate index, channel configuration, three zero bits.
-    let config = u16::from(header.profile + 1) << 11
-        | u16::from(header.rate_index) << 7
-        | u16::from(header.channel_config) << 3;
-    let mut params = AudioCodecParameters::new();
-    params.for_codec(CODEC_ID_AAC).with_extra_data(Box::new(config.to_be_bytes()));
-    if let Some(&rate) = crate::aac_config::RATES.get(usize::from(header.rate_index)) {
-        params.with_sample_rate(rate);
-    }
-    let track = Track { params, codec: "AAC".into(), drop: Vec::new(), tolerance: 0, end: None };
-    Ok(Box::new(PacketStream::new("AAC", Box::new(frames), track)?))
 }
 
 /// Places by the usual order of WAVE, for codecs and containers that state none.

@@ -80,7 +80,9 @@ pub fn container(head: &[u8]) -> Option<&'static str> {
 /// # Errors
 /// As [`open`] and [`AudioStream::next_block`].
 pub fn decode_all(source: AudioSource, options: &DecodeOptions) -> Result<Audio, AudioError> {
-    open(source, options)?.into_audio()
+    let stream = open(source, options)?;
+    stream.check_length(f64::INFINITY)?;
+    stream.into_audio()
 }
 
 type Opened = (&'static str, Box<dyn BlockSource>);

@@ -2,12 +2,17 @@
 //! (ISO 14496-3 annex 1.A.3).
 //!
 //! Where bytes are damaged, the reader finds the next pair of consecutive frame headers and says how many frames the
-//! bytes in between would have held, so that silence can stand for them and later times stay right.
+//! bytes in between would have held, so that silence can stand for them and later times stay right. Where frames of
+//! another rate or with other channels go on, as when advertisements were put into a podcast, another stream begins.
 
 use std::io;
 
+use symphonia::core::codecs::audio::AudioCodecParameters;
+use symphonia::core::codecs::audio::well_known::{CODEC_ID_AAC, CODEC_ID_MP1, CODEC_ID_MP2, CODEC_ID_MP3};
+
 use crate::lookahead::Lookahead;
-use crate::packets::{Packet, PacketSource, SourceError};
+use crate::packets::{Packet, PacketSource, SourceError, Track};
+use crate::sniff::{frames_in_a_row, joined_file};
 use crate::source::Media;
 
 /// A frame header of a bare stream.
@@ -24,6 +29,10 @@ pub(crate) trait FrameHeader: Copy + Send {
     fn same_stream(&self, other: &Self) -> bool;
     /// Bytes of the header that the decoder does not get.
     fn strip(&self) -> usize;
+    /// The format's name.
+    fn name(&self) -> &'static str;
+    /// The track that begins with this frame, and whether the frame is not sound but a tag. `left`: bytes from here on.
+    fn track(&self, frame: &[u8], left: u64) -> (Track, bool);
 }
 
 /// MPEG audio layers.
@@ -113,6 +122,36 @@ impl FrameHeader for MpegHeader {
     fn strip(&self) -> usize {
         0
     }
+
+    fn name(&self) -> &'static str {
+        "MPEG audio"
+    }
+
+    fn track(&self, frame: &[u8], left: u64) -> (Track, bool) {
+        let (codec, name) = match self.layer {
+            Layer::One => (CODEC_ID_MP1, "MP1"),
+            Layer::Two => (CODEC_ID_MP2, "MP2"),
+            Layer::Three => (CODEC_ID_MP3, "MP3"),
+        };
+        let mut params = AudioCodecParameters::new();
+        params
+            .for_codec(codec)
+            .with_sample_rate(self.rate)
+            .with_channels(crate::container::wave_channels(usize::from(self.channels)));
+        let mut track = Track::new(params, name);
+        let Some(tag) = info_tag(self, frame) else { return (track, false) };
+        let samples = i64::from(self.samples());
+        // A count that the file cannot hold is not believed.
+        let plausible = |n: &u32| u64::from(*n).saturating_mul(24) <= left;
+        let total = tag.frames.filter(plausible).map(|n| i64::from(n) * samples);
+        if let Some((delay, padding)) = tag.delay_padding {
+            // 528 + 1: the delay of the decoder's own filter bank, which the encoder's numbers do not count.
+            track.drop.push(i64::MIN..i64::from(delay) + 529);
+            track.drop.extend(total.map(|end| end - i64::from(padding) + 529..end));
+        }
+        track.end = total;
+        (track, true)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,6 +200,23 @@ impl FrameHeader for AdtsHeader {
 
     fn strip(&self) -> usize {
         if self.crc { 9 } else { 7 }
+    }
+
+    fn name(&self) -> &'static str {
+        "AAC in ADTS"
+    }
+
+    fn track(&self, _: &[u8], _: u64) -> (Track, bool) {
+        // An AudioSpecificConfig (ISO 14496-3 1.6.2.1): object type, rate index, channel configuration, three zero bits.
+        let config = u16::from(self.profile + 1) << 11
+            | u16::from(self.rate_index) << 7
+            | u16::from(self.channel_config) << 3;
+        let mut params = AudioCodecParameters::new();
+        params.for_codec(CODEC_ID_AAC).with_extra_data(Box::new(config.to_be_bytes()));
+        if let Some(&rate) = crate::aac_config::RATES.get(usize::from(self.rate_index)) {
+            params.with_sample_rate(rate);
+        }
+        (Track::new(params, "AAC"), false)
     }
 }
 
@@ -212,35 +268,41 @@ pub(crate) fn info_tag(header: &MpegHeader, frame: &[u8]) -> Option<InfoTag> {
 /// Reads frames, over damage and tags.
 pub(crate) struct Frames<H> {
     bytes: Lookahead,
+    /// The first frame of the stream that is read now.
     first: H,
     /// Frames so far, lost ones included.
     index: u64,
     /// Bytes and number of whole frames so far, for their mean length.
     seen: (u64, u64),
-    /// Frames of the tag at the beginning, for the warning about a cut end.
     ended: bool,
 }
 
+/// So many frames in a row are another stream and no accident.
+const PROOF: usize = 4;
+/// The longest frame, of ADTS.
+const MAX_FRAME: usize = 8192;
+/// A Lyrics3 tag is at most this long.
+const MAX_LYRICS: usize = 32 << 10;
+
 impl<H: FrameHeader> Frames<H> {
     /// `media` must begin with a frame (see [`crate::sniff::identify`]).
-    pub(crate) fn new(media: Media) -> io::Result<Option<Frames<H>>> {
+    pub(crate) fn open(media: Media) -> io::Result<Option<(Frames<H>, Track)>> {
         let mut bytes = Lookahead::new(media)?;
-        let first = H::parse(bytes.peek(H::LEN)?);
-        Ok(first.map(|first| Frames { bytes, first, index: 0, seen: (0, 0), ended: false }))
+        let Some(first) = H::parse(bytes.peek(H::LEN)?) else { return Ok(None) };
+        let mut frames = Frames { bytes, first, index: 0, seen: (0, 0), ended: false };
+        let track = frames.begin(first)?;
+        Ok(Some((frames, track)))
     }
 
-    pub(crate) fn first(&self) -> &H {
-        &self.first
-    }
-
-    /// The whole first frame, without taking it.
-    pub(crate) fn peek_first(&mut self) -> io::Result<&[u8]> {
-        self.bytes.peek(self.first.size())
-    }
-
-    /// Takes the first frame away, which is not sound but a tag.
-    pub(crate) fn skip_first(&mut self) {
-        self.bytes.consume(self.first.size());
+    /// Goes over to the stream whose first frame stands here.
+    fn begin(&mut self, first: H) -> io::Result<Track> {
+        (self.first, self.index, self.seen) = (first, 0, (0, 0));
+        let left = self.bytes.left();
+        let (track, tag) = first.track(self.bytes.peek(first.size())?, left);
+        if tag {
+            self.bytes.consume(first.size());
+        }
+        Ok(track)
     }
 
     fn valid_here(&mut self) -> io::Result<Option<H>> {
@@ -248,17 +310,23 @@ impl<H: FrameHeader> Frames<H> {
         Ok(H::parse(self.bytes.peek(H::LEN)?).filter(|h| h.same_stream(&first)))
     }
 
+    /// The first header of another stream that begins here.
+    fn other_here(&mut self) -> io::Result<Option<H>> {
+        let Some(header) = H::parse(self.bytes.peek(H::LEN)?) else { return Ok(None) };
+        let row = self.bytes.peek(PROOF * MAX_FRAME)?;
+        Ok(Some(header).filter(|_| frames_in_a_row::<H>(row, PROOF)))
+    }
+
     /// The length of a tag (ID3v1, ID3v2, APE, Lyrics3) that stands here.
     fn tag_here(&mut self) -> io::Result<Option<u64>> {
         let data = self.bytes.peek(32)?;
-        if data.starts_with(b"TAG") {
-            return Ok(Some(128));
+        if data.starts_with(b"LYRICSBEGIN") {
+            // Its length stands at its end: six digits before the mark "LYRICS200".
+            let text = self.bytes.peek(MAX_LYRICS)?;
+            let end = text.windows(9).position(|w| w == b"LYRICS200" || w == b"LYRICSEND").unwrap_or(0);
+            return Ok(Some(end.max(11) as u64 + 9));
         }
-        if data.starts_with(b"APETAGEX") {
-            let size = data.get(12..16).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
-            return Ok(Some(u64::from(size) + 32));
-        }
-        Ok(crate::sniff::id3v2_len(data))
+        Ok(crate::sniff::tag_len(data))
     }
 
     /// Goes to the next place where two consecutive headers stand. Returns the skipped bytes, or `None` at the end.
@@ -271,6 +339,9 @@ impl<H: FrameHeader> Frames<H> {
             let Some(header) = self.valid_here()? else {
                 if self.bytes.at_end()? {
                     return Ok(None);
+                }
+                if self.other_here()?.is_some() {
+                    return Ok(Some(skipped));
                 }
                 continue;
             };
@@ -293,34 +364,79 @@ impl<H: FrameHeader> Frames<H> {
         self.seen.0.checked_div(self.seen.1).filter(|&n| n > 0).unwrap_or(self.first.size() as u64)
     }
 
-    fn next_frame(&mut self) -> io::Result<Result<Option<Packet>, SourceError>> {
-        if self.ended {
-            return Ok(Ok(None));
+    /// The end, with what stands behind the last frame and is no sound of this kind.
+    fn end(&mut self, from: u64, joined: Option<&'static str>) -> Result<Option<Packet>, SourceError> {
+        self.ended = true;
+        let left = self.bytes.position().saturating_sub(from);
+        match joined {
+            Some(name) => Err(SourceError::Truncated(crate::error::joined(name, Some(left)))),
+            // Less than a few frames behind the last one are a remark of some program, or a cut.
+            None if left > 4 * self.mean_size() => Err(SourceError::Truncated(format!(
+                "the rest of the file is damaged or no {} ({left} bytes)",
+                self.first.name()
+            ))),
+            None => Ok(None),
         }
+    }
+
+    /// The header of the next frame and the bytes skipped before it, or what there is instead.
+    fn next_header(&mut self) -> io::Result<Result<Option<(H, u64)>, SourceError>> {
         let mut skipped = 0u64;
-        let header = loop {
+        loop {
             if self.bytes.at_end()? {
                 self.ended = true;
                 return Ok(Ok(None));
             }
             if let Some(header) = self.valid_here()? {
-                break header;
+                return Ok(Ok(Some((header, skipped))));
             }
             if let Some(tag) = self.tag_here()? {
                 self.bytes.skip(tag)?;
                 continue;
             }
+            if let Some(header) = self.other_here()? {
+                let lost = self.frames_in(skipped);
+                let mut track = self.begin(header)?;
+                self.index = lost;
+                track.start = (lost > 0).then_some(0);
+                return Ok(Err(SourceError::NewStream(Box::new(track))));
+            }
+            let from = self.bytes.position();
+            let start = self.bytes.peek(4096)?;
+            let padding = start.iter().all(|&b| b == 0);
+            let joined = joined_file(start);
+            if joined.is_some() {
+                self.bytes.skip(u64::MAX)?;
+                return Ok(self.end(from, joined).map(|_| None));
+            }
             match self.resync()? {
                 Some(n) => skipped += n,
-                None => {
+                None if padding => {
                     self.ended = true;
                     return Ok(Ok(None));
                 }
+                None => return Ok(self.end(from, None).map(|_| None)),
             }
-        };
+        }
+    }
+
+    /// How many frames stood in so many bytes.
+    fn frames_in(&self, bytes: u64) -> u64 {
         // Rounded, not up: a few stray bytes between two frames are not a frame.
         let mean = self.mean_size();
-        self.index += (skipped + mean / 2) / mean;
+        (bytes + mean / 2) / mean
+    }
+
+    fn next_frame(&mut self) -> io::Result<Result<Option<Packet>, SourceError>> {
+        if self.ended {
+            return Ok(Ok(None));
+        }
+        let (header, skipped) = match self.next_header()? {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(Ok(None)),
+            Err(e) => return Ok(Err(e)),
+        };
+        self.index += self.frames_in(skipped);
         let size = header.size();
         let frame = self.bytes.peek(size)?;
         if frame.len() < size {

@@ -105,7 +105,9 @@ pub enum AudioErrorKind {
     #[error("{0} (strict mode: damage is an error)")]
     Damaged(Warning),
     /// Longer than [`crate::decode::DecodeOptions::max_seconds`].
-    #[error("the audio is longer than the limit of {limit} s; raise the limit, or give it in parts")]
+    #[error(
+        "the audio is longer than the limit of {limit} s; cut it into shorter files, or read only a part of it (--duration)"
+    )]
     TooLong {
         /// The limit, in seconds.
         limit: f64,
@@ -156,6 +158,14 @@ pub struct Warning {
     pub start: f64,
     /// Where it ends, in seconds; `None` when that cannot be known.
     pub end: Option<f64>,
+}
+
+/// What is said of another file that stands behind the sound and is not read, with its length in bytes if that is known.
+pub(crate) fn joined(format: &str, bytes: Option<u64>) -> String {
+    let bytes = bytes.map_or(String::new(), |n| format!(" ({n} bytes)"));
+    format!(
+        "another file ({format}) is joined to the end of this one; it was left out{bytes}: give each by itself"
+    )
 }
 
 /// The kinds of [`Warning`].

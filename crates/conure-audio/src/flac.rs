@@ -9,16 +9,61 @@ use symphonia::core::formats::{FormatOptions, FormatReader};
 use symphonia::core::io::MediaSourceStream;
 use symphonia::default::formats::FlacReader;
 
-use crate::error::AudioErrorKind;
+use crate::error::{AudioErrorKind, WarningLog};
 use crate::guard::guard;
+use crate::layout::ChannelLayout;
 use crate::packets::{Packet, PacketSource, PacketStream, SourceError, Track};
+use crate::pcm::{MAX_RATE, MIN_RATE};
 use crate::source::{Media, SharedMedia};
-use crate::stream::BlockSource;
+use crate::stream::{BlockSource, Spec};
 
-pub(crate) fn open(media: Media) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
+pub(crate) fn open(mut media: Media) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
+    if let Some(spec) = empty(&mut media).map_err(AudioErrorKind::Read)? {
+        return Ok(Box::new(NoSound(spec)));
+    }
     let media = media.shared();
     let (stream, track) = FlacStream::open(&media, 0)?;
     Ok(Box::new(PacketStream::new("FLAC", Box::new(FlacFrames { media, stream }), track)?))
+}
+
+/// What a file states that ends behind its headers and says that it has no samples.
+fn empty(media: &mut Media) -> io::Result<Option<Spec>> {
+    let header = header_len(media)?;
+    let mut b = [0u8; 42];
+    let n = media.read_at(0, &mut b)?;
+    // The rate, the channels, the bits and the count of samples share eight bytes of STREAMINFO (RFC 9639, 8.2).
+    let shape = b[18..26].iter().fold(0u64, |v, &x| v << 8 | u64::from(x));
+    let (rate, channels, count) =
+        ((shape >> 44) as u32, (shape >> 41 & 7) as usize + 1, shape & 0xf_ffff_ffff);
+    let whole = n == b.len() && b[5..8] == [0, 0, 34] && header <= media.len();
+    let bare = media.len().saturating_sub(tag_len(media)?) <= header;
+    let valid = whole && bare && count == 0 && (MIN_RATE..=MAX_RATE).contains(&rate);
+    Ok(valid.then(|| Spec { sample_rate: rate, layout: ChannelLayout::default_for(channels) }))
+}
+
+/// A file without samples.
+struct NoSound(Spec);
+
+impl BlockSource for NoSound {
+    fn next_block(&mut self, _: &mut Vec<f32>, _: &mut WarningLog) -> Result<bool, AudioErrorKind> {
+        Ok(false)
+    }
+
+    fn spec(&self) -> Option<&Spec> {
+        Some(&self.0)
+    }
+
+    fn declared_spec(&self) -> Option<Spec> {
+        Some(self.0.clone())
+    }
+
+    fn codec(&self) -> &str {
+        "FLAC"
+    }
+
+    fn expected_frames(&self) -> Option<u64> {
+        Some(0)
+    }
 }
 
 /// One stream: headers and frames.
@@ -65,8 +110,11 @@ impl FlacStream {
 }
 
 fn track_of(params: AudioCodecParameters, end: Option<u64>) -> Track {
-    let end = end.and_then(|n| i64::try_from(n).ok());
-    Track { params, codec: "FLAC".into(), drop: Vec::new(), tolerance: 0, end }
+    let mut track = Track::new(params, "FLAC");
+    track.end = end.and_then(|n| i64::try_from(n).ok());
+    // Every frame says which one it is, so what is missing before the first is known.
+    track.start = Some(0);
+    track
 }
 
 /// Where the frames begin, by the lengths of the metadata blocks (RFC 9639, 8.1).

@@ -97,6 +97,19 @@ impl Lookahead {
         Ok(())
     }
 
+    /// Goes over tags, and says whether anything but zeros stands behind them.
+    pub(crate) fn more_than_tags(&mut self) -> io::Result<bool> {
+        // A few tags in a row occur.
+        for _ in 0..16 {
+            let data = self.peek(4096)?;
+            let Some(tag) = crate::sniff::tag_len(data) else {
+                return Ok(data.iter().any(|&b| b != 0));
+            };
+            self.skip(tag)?;
+        }
+        Ok(true)
+    }
+
     /// Takes `n` bytes, or fewer at the end.
     pub(crate) fn read(&mut self, n: usize) -> io::Result<Vec<u8>> {
         let bytes = self.peek(n)?.to_vec();

@@ -1,135 +1,26 @@
 //! Matroska and WebM (RFC 9559), also as live encoders write them: without lengths, and cut off anywhere.
 //!
-//! Only what sound needs is read. Damage is jumped over to the next cluster, whose own time stamp tells how much
-//! is missing.
+//! Only what sound needs is read. Damage is jumped over to the next block or cluster, whose own time stamp tells how
+//! much is missing; at the end the length that the header states tells it.
 
 use std::collections::VecDeque;
 use std::io;
 
 use symphonia::core::codecs::audio::AudioCodecParameters;
 
-use crate::ebml::{Head, children, float, signed, unsigned, vint};
-use crate::error::AudioErrorKind;
+use crate::ebml::{Head, MAX_HEAD, children, float, signed, unsigned, vint};
+use crate::error::{AudioErrorKind, joined};
 use crate::lookahead::Lookahead;
-use crate::matroska_codecs::codec_parameters;
+use crate::matroska_codecs::{Entry, codec_parameters, entries};
+use crate::matroska_ids::{KNOWN, MAX_FOUND, id, is_block};
+use crate::matroska_lacing::unlace;
 use crate::opus::packet_duration;
 use crate::packets::{Packet, PacketSource, SourceError, Track};
-use crate::sniff::unsupported;
+use crate::sniff::{joined_file, unsupported};
 use crate::source::Media;
-
-mod id {
-    pub(super) const EBML: u32 = 0x1a45_dfa3;
-    pub(super) const SEGMENT: u32 = 0x1853_8067;
-    pub(super) const SEEK_HEAD: u32 = 0x114d_9b74;
-    pub(super) const INFO: u32 = 0x1549_a966;
-    pub(super) const TRACKS: u32 = 0x1654_ae6b;
-    pub(super) const CLUSTER: u32 = 0x1f43_b675;
-    pub(super) const CUES: u32 = 0x1c53_bb6b;
-    pub(super) const CHAPTERS: u32 = 0x1043_a770;
-    pub(super) const TAGS: u32 = 0x1254_c367;
-    pub(super) const ATTACHMENTS: u32 = 0x1941_a469;
-    pub(super) const VOID: u32 = 0xec;
-    pub(super) const CRC32: u32 = 0xbf;
-    pub(super) const TIMESTAMP: u32 = 0xe7;
-    pub(super) const SIMPLE_BLOCK: u32 = 0xa3;
-    pub(super) const BLOCK_GROUP: u32 = 0xa0;
-    pub(super) const BLOCK: u32 = 0xa1;
-    pub(super) const DISCARD_PADDING: u32 = 0x75a2;
-    pub(super) const POSITION: u32 = 0xa7;
-    pub(super) const PREV_SIZE: u32 = 0xab;
-    pub(super) const SILENT_TRACKS: u32 = 0x5854;
-    pub(super) const ENCRYPTED_BLOCK: u32 = 0xaf;
-}
-
-/// All that may stand in a segment or a cluster. Anything else there is damage (or a future element, whose neighbours
-/// are in this list).
-const KNOWN: [u32; 18] = [
-    id::EBML,
-    id::SEGMENT,
-    id::SEEK_HEAD,
-    id::INFO,
-    id::TRACKS,
-    id::CLUSTER,
-    id::CUES,
-    id::CHAPTERS,
-    id::TAGS,
-    id::ATTACHMENTS,
-    id::VOID,
-    id::CRC32,
-    id::TIMESTAMP,
-    id::SIMPLE_BLOCK,
-    id::BLOCK_GROUP,
-    id::POSITION,
-    id::PREV_SIZE,
-    id::SILENT_TRACKS,
-];
 
 /// Track lists and blocks of sound are smaller than this; larger ones are not sound.
 const MAX_BODY: u64 = 16 << 20;
-
-/// A sound track as its entry describes it.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Entry {
-    pub(crate) number: u64,
-    pub(crate) kind: u64,
-    pub(crate) codec: String,
-    pub(crate) private: Vec<u8>,
-    pub(crate) rate: f64,
-    pub(crate) channels: u64,
-    pub(crate) bits: u64,
-    /// In nanoseconds.
-    delay: u64,
-    default: bool,
-    /// Bytes that were taken off the front of every frame.
-    stripped: Vec<u8>,
-    /// Compressed with zlib and the like, or encrypted.
-    encoded: bool,
-}
-
-impl Entry {
-    fn parse(data: &[u8]) -> Entry {
-        let mut entry = Entry { rate: 8000.0, channels: 1, default: true, ..Entry::default() };
-        for (id, content) in children(data) {
-            match id {
-                0xd7 => entry.number = unsigned(content),
-                0x83 => entry.kind = unsigned(content),
-                0x86 => {
-                    let text = content.split(|&b| b == 0).next().unwrap_or_default();
-                    entry.codec = String::from_utf8_lossy(text).into_owned();
-                }
-                0x63a2 => entry.private = content.to_vec(),
-                0x56aa => entry.delay = unsigned(content),
-                0x88 => entry.default = unsigned(content) != 0,
-                0xe1 => {
-                    for (id, content) in children(content) {
-                        match id {
-                            0xb5 => entry.rate = float(content),
-                            0x9f => entry.channels = unsigned(content),
-                            0x6264 => entry.bits = unsigned(content),
-                            _ => {}
-                        }
-                    }
-                }
-                0x6d80 => entry.encodings(content),
-                _ => {}
-            }
-        }
-        entry
-    }
-
-    fn encodings(&mut self, data: &[u8]) {
-        for (_, encoding) in children(data).filter(|(id, _)| *id == 0x6240) {
-            let find =
-                |data, wanted| children(data).find(|(id, _)| *id == wanted).map(|(_, content)| content);
-            let compression: Option<&[u8]> = find(encoding, 0x5034);
-            // Algorithm 3 takes the same bytes off the front of every frame; the others would need a decompressor.
-            match compression.map(|c| (find(c, 0x4254).map_or(0, unsigned), find(c, 0x4255))) {
-                Some((3, Some(bytes))) => self.stripped = bytes.to_vec(),
-                _ => self.encoded = true,
-            }
-        }
-    }
-}
 
 /// The chosen track of a Matroska file.
 pub(crate) struct Matroska {
@@ -138,12 +29,21 @@ pub(crate) struct Matroska {
     tick: u64,
     cluster: Option<u64>,
     entry: Entry,
+    /// The numbers of all tracks.
+    tracks: Vec<u64>,
     rate: u32,
     opus: bool,
+    /// The time stamp of the last packet given.
+    last: Option<i64>,
     queue: VecDeque<Packet>,
     damaged: bool,
-    /// Where the segment should end, if it says so.
+    /// Where the segment should end, if it says so, and the cluster.
     end: Option<u64>,
+    cluster_end: u64,
+    /// The length in ticks that the header states.
+    duration: f64,
+    /// Another file begins, whose tracks were not read yet.
+    another: bool,
     finished: bool,
     /// What stopped the search for the first sound; said when that is asked for.
     stopped: Option<SourceError>,
@@ -162,19 +62,21 @@ impl Matroska {
             tick: 1_000_000,
             cluster: None,
             entry: Entry::default(),
+            tracks: Vec::new(),
             rate: 0,
             opus: false,
+            last: None,
             queue: VecDeque::new(),
             damaged: false,
             end: None,
+            cluster_end: u64::MAX,
+            duration: 0.0,
+            another: false,
             finished: false,
             stopped: None,
         };
         let entries = file.read_tracks().map_err(|e| e.into_kind("Matroska/WebM"))?;
-        let (entry, params, name) = choose(&entries)?;
-        file.rate = params.sample_rate.unwrap_or(48_000);
-        file.opus = name == "Opus";
-        file.entry = entry;
+        let mut track = file.take_track(&entries)?;
         while file.queue.is_empty() && !file.finished {
             match file.element() {
                 Ok(()) => {}
@@ -185,17 +87,44 @@ impl Matroska {
                 }
             }
         }
-        let start = file.queue.front().and_then(|p| p.at).unwrap_or(0);
+        // The first time stamp says where the sound begins, unless it is damaged.
+        if let Some(mut first) = file.queue.pop_front() {
+            file.check_time(&mut first);
+            file.queue.push_front(first);
+        }
+        let first = file.queue.front();
+        let missing = first.is_some_and(|p| p.reset);
+        let start = first.filter(|_| !missing).and_then(|p| p.at).unwrap_or(0);
         let delay = file.samples(i128::from(file.entry.delay));
-        let track = Track {
-            params,
-            codec: name,
-            drop: std::iter::once(i64::MIN..start.saturating_add(delay)).collect(),
-            // Time stamps are in milliseconds, and live encoders' jitter by tens of them.
-            tolerance: i64::from(file.rate) * 60 / 1000,
-            end: None,
-        };
+        track.drop = std::iter::once(i64::MIN..start.saturating_add(delay)).collect();
+        track.start = missing.then_some(0);
+        // Of several tracks one may last longer than the others.
+        if entries.len() == 1 {
+            track.end = file.stated_end();
+        }
         Ok((file, track))
+    }
+
+    /// Chooses the track that is read from here on.
+    fn take_track(&mut self, entries: &[Entry]) -> Result<Track, AudioErrorKind> {
+        let (entry, params, name) = choose(entries)?;
+        self.rate = params.sample_rate.unwrap_or(48_000);
+        self.opus = name == "Opus";
+        self.entry = entry;
+        self.last = None;
+        self.tracks = entries.iter().map(|e| e.number).collect();
+        let mut track = Track::new(params, name);
+        track.drop = std::iter::once(i64::MIN..self.samples(i128::from(self.entry.delay))).collect();
+        // Time stamps are in milliseconds, and live encoders' jitter by tens of them.
+        track.tolerance = i64::from(self.rate) * 60 / 1000;
+        Ok(track)
+    }
+
+    /// The place of the end by the header, less what writers round and estimate.
+    fn stated_end(&self) -> Option<i64> {
+        const ROUNDED: f64 = 0.25;
+        let seconds = self.duration * self.tick as f64 / 1e9 - ROUNDED;
+        (seconds > 0.0 && seconds < 1e7).then(|| (seconds * f64::from(self.rate)) as i64)
     }
 
     fn samples(&self, nanoseconds: i128) -> i64 {
@@ -212,8 +141,15 @@ impl Matroska {
         if self.input.at_end()? {
             return Ok(None);
         }
-        // An element of an unknown kind is passed over if a known one follows.
-        if let Some(Head { size: Some(size), len, .. }) = head
+        if self.end.is_some_and(|end| self.input.position() >= end) {
+            self.behind()?;
+            return Ok(None);
+        }
+        // An element of an unknown kind is passed over if a known one follows. In a cluster it would be small: those beside
+        // clusters have numbers of four bytes.
+        let likely = |id, size| self.cluster.is_none() || id > 0x0fff_ffff || size <= 64;
+        if let Some(Head { id, size: Some(size), len }) = head
+            && likely(id, size)
             && size.saturating_add(len as u64) <= self.input.left()
         {
             let here = self.input.position();
@@ -224,14 +160,42 @@ impl Matroska {
             }
             self.input.seek(here)?;
         }
+        self.resync()
+    }
+
+    /// What follows the segment and is no Matroska: padding and tags, or another file.
+    fn behind(&mut self) -> io::Result<()> {
+        if self.input.more_than_tags()? {
+            let left = self.input.left();
+            let what = joined_file(self.input.peek(32)?).map(|name| joined(name, Some(left)));
+            let why = what.unwrap_or_else(|| format!("{left} bytes that are no Matroska follow the sound"));
+            self.stopped = Some(SourceError::Truncated(why));
+        }
+        self.input.skip(u64::MAX)
+    }
+
+    /// Goes over damage to the next cluster or block of the chosen track.
+    fn resync(&mut self) -> io::Result<Option<Head>> {
         self.damaged = true;
         loop {
             self.input.consume(1);
-            self.input.skip_to(0x1f)?;
-            match Head::peek(&mut self.input)? {
-                Some(h) if h.id == id::CLUSTER => return Ok(Some(h)),
-                None if self.input.at_end()? => return Ok(None),
-                _ => {}
+            let window = self.input.peek(MAX_FOUND as usize + 2 * MAX_HEAD)?;
+            let first = |b: &u8| matches!(b, 0x1f | 0xa0 | 0xa3);
+            let Some(at) = window.iter().position(first) else {
+                if window.is_empty() {
+                    return Ok(None);
+                }
+                let len = window.len();
+                self.input.consume(len);
+                continue;
+            };
+            self.input.consume(at);
+            let number = self.entry.number;
+            let window = self.input.peek(MAX_FOUND as usize + 2 * MAX_HEAD)?;
+            if let Some(head) = Head::parse(window)
+                && (head.id == id::CLUSTER || is_block(head, window, number))
+            {
+                return Ok(Some(head));
             }
         }
     }
@@ -261,10 +225,7 @@ impl Matroska {
             match head.id {
                 id::TRACKS => {
                     let content = self.content(head)?;
-                    return Ok(children(&content)
-                        .filter(|(id, _)| *id == 0xae)
-                        .map(|(_, c)| Entry::parse(c))
-                        .collect());
+                    return Ok(entries(&content));
                 }
                 id::CLUSTER => return Err(SourceError::Broken("its list of tracks is missing".into())),
                 _ => self.visit(head)?,
@@ -279,6 +240,9 @@ impl Matroska {
             None => {
                 self.finished = true;
                 match self.end {
+                    _ if self.damaged => {
+                        Err(SourceError::Truncated("the rest of the file is damaged".into()))
+                    }
                     Some(end) if end > self.input.position() => {
                         Err(SourceError::Truncated("the end of the file is missing".into()))
                     }
@@ -288,27 +252,65 @@ impl Matroska {
         }
     }
 
+    /// Whether a known number is really the head of an element, and not damaged or within one.
+    fn plausible(&mut self, head: Head) -> Result<bool, SourceError> {
+        let at = self.input.position();
+        let end = at.saturating_add(head.len as u64).saturating_add(head.size.unwrap_or(0));
+        let fits = end <= self.cluster_end || at >= self.cluster_end;
+        let small = head.size.is_some_and(|size| size <= 8);
+        Ok(match head.id {
+            id::EBML | id::SEGMENT | id::CLUSTER => true,
+            id::TIMESTAMP => fits && small && self.cluster.is_none(),
+            id::POSITION | id::PREV_SIZE | id::CRC32 => fits && small,
+            id::SIMPLE_BLOCK => {
+                let number = self.number(head)?;
+                fits && self.tracks.iter().any(|&track| number == Some(track))
+            }
+            _ => fits,
+        })
+    }
+
     fn visit(&mut self, head: Head) -> Result<(), SourceError> {
+        if !self.plausible(head)? {
+            // What it finds is met again as the next element.
+            return self.resync().map(|_| ()).map_err(SourceError::Read);
+        }
         match head.id {
             id::SEGMENT => {
                 self.input.consume(head.len);
+                self.another = !self.entry.codec.is_empty();
+                self.cluster_end = u64::MAX;
                 self.end = head.size.map(|s| self.input.position().saturating_add(s));
             }
             id::CLUSTER => {
                 self.input.consume(head.len);
                 self.cluster = None;
+                // One that reaches out of its segment has a damaged length itself.
+                let end = self.input.position().saturating_add(head.size.unwrap_or(u64::MAX));
+                let most = self.end.unwrap_or(u64::MAX).min(self.input.position() + self.input.left());
+                self.cluster_end = if end <= most { end } else { u64::MAX };
             }
             id::INFO => {
                 let content = self.content(head)?;
+                let duration =
+                    children(&content).find(|(id, _)| *id == 0x4489).map_or(0.0, |(_, c)| float(c));
+                self.duration = if duration.is_finite() { duration } else { 0.0 };
                 let scale = children(&content).find(|(id, _)| *id == 0x002a_d7b1).map(|(_, c)| unsigned(c));
                 // 0 would stop time; a tick of more than a minute is as wrong.
                 self.tick = scale.filter(|s| (1..=60_000_000_000).contains(s)).unwrap_or(1_000_000);
+            }
+            id::TRACKS if std::mem::take(&mut self.another) => {
+                let content = self.content(head)?;
+                let track = self.take_track(&entries(&content)).map_err(|e| {
+                    SourceError::Broken(format!("what is joined to the end of this file is not decoded: {e}"))
+                })?;
+                return Err(SourceError::NewStream(Box::new(track)));
             }
             id::TIMESTAMP => {
                 let content = self.content(head)?;
                 self.cluster = Some(unsigned(&content));
             }
-            id::SIMPLE_BLOCK if self.ours(head)? => {
+            id::SIMPLE_BLOCK if self.number(head)? == Some(self.entry.number) => {
                 let content = self.content(head)?;
                 self.block(&content, 0);
             }
@@ -341,11 +343,10 @@ impl Matroska {
         Ok(())
     }
 
-    /// Whether the simple block here belongs to the chosen track.
-    fn ours(&mut self, head: Head) -> Result<bool, SourceError> {
+    /// The track of the simple block here.
+    fn number(&mut self, head: Head) -> Result<Option<u64>, SourceError> {
         let bytes = self.input.peek(head.len + 8).map_err(SourceError::Read)?;
-        let number = bytes.get(head.len..).and_then(vint).and_then(|(n, _)| n);
-        Ok(number == Some(self.entry.number) && head.size.is_some())
+        Ok(bytes.get(head.len..).and_then(vint).and_then(|(n, _)| n).filter(|_| head.size.is_some()))
     }
 
     /// Takes the frames out of a block.
@@ -355,6 +356,11 @@ impl Matroska {
         else {
             return;
         };
+        // Three bits that are always 0 (RFC 9559, 10.1): damage.
+        if flags & 0x70 != 0 {
+            self.damaged = true;
+            return;
+        }
         // A block before its cluster's time stamp has no time; its neighbours tell where it belongs.
         if number != self.entry.number {
             return;
@@ -368,26 +374,58 @@ impl Matroska {
         };
         let count = frames.len();
         for (i, frame) in frames.into_iter().enumerate() {
+            // No codec has frames of no bytes.
+            if frame.is_empty() {
+                continue;
+            }
             let data = [self.entry.stripped.as_slice(), frame].concat();
             let duration = if self.opus { packet_duration(&data).unwrap_or(0) } else { 0 };
             let last = i + 1 == count;
             let trim = if last && discard > 0 { self.samples(i128::from(discard)).max(0) as u64 } else { 0 };
-            let reset = std::mem::take(&mut self.damaged);
+            let damage = std::mem::take(&mut self.damaged);
             self.queue.push_back(Packet {
                 data,
                 at: at.filter(|_| i == 0),
                 duration,
                 trim: (0, trim),
-                reset,
+                reset: damage,
+                damage,
             });
         }
+    }
+}
+
+impl Matroska {
+    /// Time goes forward: a time stamp behind the one before it, or far ahead of it and of the next one, is damaged, and
+    /// the packet stands where the one before it ends.
+    fn check_time(&mut self, packet: &mut Packet) {
+        let Some(at) = packet.at else { return };
+        let behind = self.last.is_some_and(|last| at < last);
+        let ahead = at > self.last.unwrap_or(0).saturating_add(i64::from(self.rate));
+        if behind || (ahead && self.next_time().is_some_and(|next| next < at)) {
+            packet.at = None;
+        } else {
+            self.last = Some(at);
+        }
+    }
+
+    /// The time stamp of the packets that follow.
+    fn next_time(&mut self) -> Option<i64> {
+        while self.queue.iter().all(|p| p.at.is_none()) {
+            if self.finished || self.stopped.is_some() {
+                return None;
+            }
+            self.stopped = self.element().err();
+        }
+        self.queue.iter().find_map(|p| p.at)
     }
 }
 
 impl PacketSource for Matroska {
     fn next_packet(&mut self) -> Result<Option<Packet>, SourceError> {
         loop {
-            if let Some(packet) = self.queue.pop_front() {
+            if let Some(mut packet) = self.queue.pop_front() {
+                self.check_time(&mut packet);
                 return Ok(Some(packet));
             }
             if let Some(e) = self.stopped.take() {
@@ -420,75 +458,5 @@ fn choose(entries: &[Entry]) -> Result<(Entry, AudioCodecParameters, String), Au
         Some(e) => Err(e),
         None if entries.is_empty() => Err(malformed("its list of tracks is empty")),
         None => Err(AudioErrorKind::NoAudioTrack { container: "Matroska/WebM".into() }),
-    }
-}
-
-/// Splits a block into its frames (RFC 9559, 10.3). `None` if the lengths do not fit.
-fn unlace(lacing: u8, body: &[u8]) -> Option<Vec<&[u8]>> {
-    if lacing == 0 {
-        return Some(vec![body]);
-    }
-    let count = usize::from(*body.first()?) + 1;
-    let mut rest = body.get(1..)?;
-    let mut sizes: Vec<usize> = Vec::with_capacity(count);
-    match lacing {
-        1 => {
-            for _ in 1..count {
-                let mut size = 0;
-                loop {
-                    let (&b, next) = rest.split_first()?;
-                    rest = next;
-                    size += usize::from(b);
-                    if b < 255 {
-                        break;
-                    }
-                }
-                sizes.push(size);
-            }
-        }
-        3 if count > 1 => {
-            let (first, n) = vint(rest)?;
-            rest = rest.get(n..)?;
-            let mut size = i64::try_from(first?).ok()?;
-            sizes.push(usize::try_from(size).ok()?);
-            for _ in 2..count {
-                // The difference to the size before, biased to be unsigned.
-                let (difference, n) = vint(rest)?;
-                rest = rest.get(n..)?;
-                let bias = (1i64 << (7 * n - 1)) - 1;
-                size = size.checked_add(i64::try_from(difference?).ok()? - bias)?;
-                sizes.push(usize::try_from(size).ok()?);
-            }
-        }
-        2 => sizes = vec![rest.len() / count; count - 1],
-        _ => {}
-    }
-    let mut frames = Vec::with_capacity(count);
-    for size in sizes {
-        let (frame, next) = rest.split_at_checked(size)?;
-        frames.push(frame);
-        rest = next;
-    }
-    frames.push(rest);
-    Some(frames)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lacing() {
-        let body = [2u8, 1, 2, 7, 8, 8, 9, 9, 9];
-        assert_eq!(unlace(0, &body), Some(vec![&body[..]]));
-        assert_eq!(unlace(1, &body), Some(vec![&[7u8][..], &[8, 8], &[9, 9, 9]]));
-        assert_eq!(unlace(2, &[1, 7, 7, 8, 8]), Some(vec![&[7u8, 7][..], &[8, 8]]));
-        // EBML: the first size 1, then a difference of +1 (0x81 + 63 - 0x80 = 0xc0).
-        assert_eq!(unlace(3, &[2, 0x81, 0xc0, 7, 8, 8, 9]), Some(vec![&[7u8][..], &[8, 8], &[9]]));
-        assert_eq!(unlace(1, &[2, 200, 2, 7]), None);
-        assert_eq!(unlace(3, &[255]), None);
-        assert_eq!(unlace(1, &[]), None);
-        // A negative size.
-        assert_eq!(unlace(3, &[2, 0x81, 0x80, 7]), None);
     }
 }

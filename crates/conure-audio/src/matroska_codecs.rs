@@ -1,11 +1,83 @@
-//! Codec names of Matroska (the registry of RFC 9559), and what their decoders need to know.
+//! Track entries and codec names of Matroska (RFC 9559 and its registry), and what decoders need to know.
 
 use symphonia::core::codecs::audio::well_known::*;
 use symphonia::core::codecs::audio::{AudioCodecId, AudioCodecParameters};
 
+use crate::ebml::{children, float, unsigned};
 use crate::error::AudioErrorKind;
-use crate::matroska::Entry;
 use crate::sniff::unsupported;
+
+/// Bytes that are the same at the front of every frame and left out there; more are no header.
+const MAX_STRIPPED: usize = 16;
+
+/// A sound track as its entry describes it.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Entry {
+    pub(crate) number: u64,
+    pub(crate) kind: u64,
+    pub(crate) codec: String,
+    pub(crate) private: Vec<u8>,
+    pub(crate) rate: f64,
+    pub(crate) channels: u64,
+    pub(crate) bits: u64,
+    /// In nanoseconds.
+    pub(crate) delay: u64,
+    pub(crate) default: bool,
+    /// Bytes that were taken off the front of every frame.
+    pub(crate) stripped: Vec<u8>,
+    /// Compressed with zlib and the like, or encrypted.
+    pub(crate) encoded: bool,
+}
+
+impl Entry {
+    pub(crate) fn parse(data: &[u8]) -> Entry {
+        let mut entry = Entry { rate: 8000.0, channels: 1, default: true, ..Entry::default() };
+        for (id, content) in children(data) {
+            match id {
+                0xd7 => entry.number = unsigned(content),
+                0x83 => entry.kind = unsigned(content),
+                0x86 => {
+                    let text = content.split(|&b| b == 0).next().unwrap_or_default();
+                    entry.codec = String::from_utf8_lossy(text).into_owned();
+                }
+                0x63a2 => entry.private = content.to_vec(),
+                0x56aa => entry.delay = unsigned(content),
+                0x88 => entry.default = unsigned(content) != 0,
+                0xe1 => {
+                    for (id, content) in children(content) {
+                        match id {
+                            0xb5 => entry.rate = float(content),
+                            0x9f => entry.channels = unsigned(content),
+                            0x6264 => entry.bits = unsigned(content),
+                            _ => {}
+                        }
+                    }
+                }
+                0x6d80 => entry.encodings(content),
+                _ => {}
+            }
+        }
+        entry
+    }
+
+    fn encodings(&mut self, data: &[u8]) {
+        for (_, encoding) in children(data).filter(|(id, _)| *id == 0x6240) {
+            let find =
+                |data, wanted| children(data).find(|(id, _)| *id == wanted).map(|(_, content)| content);
+            let compression: Option<&[u8]> = find(encoding, 0x5034);
+            // Algorithm 3 takes the same bytes off the front of every frame; the others would need a decompressor.
+            match compression.map(|c| (find(c, 0x4254).map_or(0, unsigned), find(c, 0x4255))) {
+                Some((3, Some(bytes))) if bytes.len() <= MAX_STRIPPED => self.stripped = bytes.to_vec(),
+                _ => self.encoded = true,
+            }
+        }
+    }
+}
+
+/// The entries of a list of tracks.
+pub(crate) fn entries(list: &[u8]) -> Vec<Entry> {
+    children(list).filter(|(id, _)| *id == 0xae).map(|(_, c)| Entry::parse(c)).collect()
+}
 
 /// Decoder parameters of a track and its codec's name.
 pub(crate) fn codec_parameters(entry: &Entry) -> Result<(AudioCodecParameters, String), AudioErrorKind> {

@@ -10,6 +10,7 @@ use crate::error::AudioErrorKind;
 use crate::mp4_entry::SoundEntry;
 use crate::mp4_samples::{Fragments, TableSamples};
 use crate::packets::{PacketSource, PacketStream, Track};
+use crate::sniff::Format;
 use crate::source::Media;
 use crate::stream::BlockSource;
 
@@ -25,6 +26,8 @@ pub(crate) struct Movie {
     fragmented: bool,
     /// There is a movie box at all.
     found: bool,
+    /// What is said of another file that is joined to the end of this one.
+    left_out: Option<String>,
 }
 
 /// One track: its tables are kept as they are in the file.
@@ -130,15 +133,13 @@ impl Movie {
         } else {
             Box::new(table.with_media(media))
         };
-        let track = Track {
-            codec: entry.name.clone(),
-            drop: self.drop(track, rate),
-            // Media ticks that are no samples are rounded, mostly to milliseconds.
-            tolerance: if track.timescale == rate { 0 } else { i64::from(rate) * 60 / 1000 },
-            end: (!self.fragmented).then_some(end),
-            params: entry.params,
-        };
-        Ok(Box::new(PacketStream::new("MP4", source, track)?))
+        let mut heard = Track::new(entry.params, entry.name.clone());
+        heard.drop = self.drop(track, rate);
+        // Media ticks that are no samples are rounded, mostly to milliseconds.
+        heard.tolerance = if track.timescale == rate { 0 } else { i64::from(rate) * 60 / 1000 };
+        heard.end = (!self.fragmented).then_some(end);
+        heard.left_out = self.left_out.clone();
+        Ok(Box::new(PacketStream::new("MP4", source, heard)?))
     }
 
     /// The parts of a track's time line, in samples at `rate`, that are not meant to be heard.
@@ -204,9 +205,29 @@ impl Scanner<'_> {
             self.visit(head.kind, at + head.header, next, depth)?;
             // Nothing that follows the movie is needed to begin.
             if depth == 0 && &head.kind == b"moov" {
-                return Ok(());
+                return self.find_joined(next, end);
             }
             at = next;
+        }
+        Ok(())
+    }
+
+    /// Looks behind the movie for another file.
+    fn find_joined(&mut self, mut at: u64, end: u64) -> io::Result<()> {
+        for _ in 0..MAX_BOXES {
+            let mut start = [0u8; 32];
+            let n = self.media.read_at(at, &mut start)?;
+            if let Some(format) = crate::sniff::joined_file(&start[..n])
+                && (format != Format::Mp4.name() || start[4..8] == *b"ftyp")
+            {
+                self.movie.left_out = Some(crate::error::joined(format, Some(end - at)));
+                return Ok(());
+            }
+            let Some(head) = BoxHead::read(self.media, at)? else { return Ok(()) };
+            match head.size {
+                Some(size) if size < end - at => at += size,
+                _ => return Ok(()),
+            }
         }
         Ok(())
     }

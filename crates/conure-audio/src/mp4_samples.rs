@@ -13,8 +13,17 @@ const MAX_SAMPLE: u64 = 16 << 20;
 
 const CUT: &str = "the end of the file is missing";
 
-/// Reads one sample.
-fn read(media: &mut Media, at: u64, size: u64) -> Result<Vec<u8>, SourceError> {
+/// A table of one line can point at the same bytes without end: more than this many times the file is not read. Edits
+/// and shared samples of real files repeat a part of it at most.
+const MAX_REPEATS: u64 = 4;
+
+/// How many bytes may be read of a file.
+fn budget(media: &Media) -> u64 {
+    media.len().saturating_mul(MAX_REPEATS)
+}
+
+/// Reads one sample and takes it off the budget.
+fn read(media: &mut Media, budget: &mut u64, at: u64, size: u64) -> Result<Vec<u8>, SourceError> {
     if size == 0 || size > MAX_SAMPLE {
         return Err(SourceError::Damaged);
     }
@@ -22,6 +31,9 @@ fn read(media: &mut Media, at: u64, size: u64) -> Result<Vec<u8>, SourceError> {
     if size > left {
         return Err(SourceError::Truncated(CUT.into()));
     }
+    *budget = budget
+        .checked_sub(size)
+        .ok_or_else(|| SourceError::Broken("its index points at the same bytes again and again".into()))?;
     let mut data = vec![0; size as usize];
     let n = media.read_at(at, &mut data).map_err(SourceError::Read)?;
     data.truncate(n);
@@ -85,7 +97,8 @@ impl TableSamples {
     }
 
     pub(crate) fn with_media(self, media: Media) -> TableSource {
-        TableSource { table: self, media }
+        let budget = budget(&media);
+        TableSource { table: self, media, budget }
     }
 
     fn chunk_position(&self, n: u32) -> Option<u64> {
@@ -155,6 +168,8 @@ impl TableSamples {
 pub(crate) struct TableSource {
     table: TableSamples,
     media: Media,
+    /// Bytes that may still be read.
+    budget: u64,
 }
 
 impl TableSource {
@@ -169,7 +184,7 @@ impl TableSource {
         table.left -= 1;
         table.ticks = table.ticks.saturating_add(u64::from(ticks));
         table.position = table.position.saturating_add(size);
-        let data = read(&mut self.media, position, size)?;
+        let data = read(&mut self.media, &mut self.budget, position, size)?;
         Ok(Some(Packet { data, at: Some(at), duration, ..Packet::default() }))
     }
 
@@ -197,7 +212,7 @@ impl TableSource {
                 return Err(SourceError::Truncated(CUT.into()));
             }
         }
-        let data = read(&mut self.media, position, size)?;
+        let data = read(&mut self.media, &mut self.budget, position, size)?;
         let duration = size / bytes as u64 * frames;
         Ok(Some(Packet { data, at: Some(at), duration, ..Packet::default() }))
     }
@@ -280,6 +295,8 @@ impl Run {
 /// Samples in movie fragments, read one fragment after the other.
 pub(crate) struct Fragments {
     media: Media,
+    /// Bytes that may still be read.
+    budget: u64,
     track: u32,
     timescale: u32,
     rate: u32,
@@ -298,6 +315,7 @@ const MAX_FRAGMENT: u64 = 16 << 20;
 impl Fragments {
     pub(crate) fn new(media: Media, track: &MovieTrack, rate: u32) -> Fragments {
         Fragments {
+            budget: budget(&media),
             media,
             track: track.id,
             timescale: track.timescale,
@@ -417,7 +435,7 @@ impl PacketSource for Fragments {
             if let Some((position, size, ticks, length)) = self.next_queued() {
                 let at = scale(i128::from(ticks), self.rate, self.timescale);
                 let duration = scale(i128::from(length), self.rate, self.timescale).max(0) as u64;
-                let data = read(&mut self.media, position, size)?;
+                let data = read(&mut self.media, &mut self.budget, position, size)?;
                 return Ok(Some(Packet { data, at: Some(at), duration, ..Packet::default() }));
             }
             if !self.next_fragment()? {
@@ -471,6 +489,26 @@ mod tests {
             assert_eq!((p.data[0], p.data.len(), p.at), (first, len, Some(at)));
         }
         assert!(matches!(s.next_packet(), Err(SourceError::Truncated(_))));
+    }
+
+    #[test]
+    fn the_same_bytes_are_not_read_without_end() {
+        let mut chunks = words(&[1000]);
+        chunks.resize(4 + 4 * 1000, 0);
+        let track = MovieTrack {
+            timescale: 1000,
+            stts: words(&[1, u32::MAX, 20]),
+            stsc: words(&[1, 1, 1, 1]),
+            stsz: words(&[100, u32::MAX]),
+            size_bits: 32,
+            chunks,
+            ..MovieTrack::default()
+        };
+        let mut s = source(&track, Packing::Samples, 100);
+        for _ in 0..MAX_REPEATS {
+            assert_eq!(s.next_packet().unwrap().unwrap().data.len(), 100);
+        }
+        assert!(matches!(s.next_packet(), Err(SourceError::Broken(_))));
     }
 
     #[test]

@@ -1,118 +1,30 @@
 //! Ogg (RFC 3533) with Vorbis, Opus (RFC 7845) and FLAC.
 //!
 //! The granule position of a page is the time at its end; with the packets' own lengths that gives the time at its
-//! beginning, so that a lost page leaves a hole of the right length.
+//! beginning, so that a lost page leaves a hole of the right length. Pages are numbered from the one with the headers on:
+//! that tells a file whose first pages of sound are lost from one that was cut out of a longer stream, which begins at 0.
 
 use std::collections::VecDeque;
-use std::io;
 
 use symphonia::core::codecs::audio::AudioCodecParameters;
 use symphonia::core::codecs::audio::well_known::{CODEC_ID_FLAC, CODEC_ID_OPUS, CODEC_ID_VORBIS};
 
-use crate::error::AudioErrorKind;
+use crate::error::{AudioErrorKind, joined};
 use crate::lookahead::Lookahead;
+use crate::ogg_page::{Page, next_page};
 use crate::opus::{OpusHead, packet_duration};
-use crate::packets::{Packet, PacketSource, SourceError, Track};
-use crate::sniff::unsupported;
+use crate::packets::{MAX_GAP, Packet, PacketSource, SourceError, Track};
+use crate::sniff::{Format, joined_file, unsupported};
 use crate::source::Media;
 use crate::vorbis_headers::VorbisBlocks;
 
 /// The longest packet that is put together from pages: setup headers with pictures in them are a few megabytes.
 const MAX_PACKET: usize = 64 << 20;
 
-/// The head of a page, and its packets' pieces.
-struct Page {
-    continued: bool,
-    first: bool,
-    last: bool,
-    granule: i64,
-    serial: u32,
-    sequence: u32,
-    /// Lengths of the pieces; the last one may be unfinished.
-    pieces: Vec<usize>,
-    unfinished: bool,
-    body: Vec<u8>,
-}
-
-const CRC: [u32; 256] = {
-    let mut table = [0u32; 256];
-    let mut i = 0;
-    while i < 256 {
-        let mut r = (i as u32) << 24;
-        let mut bit = 0;
-        while bit < 8 {
-            r = if r & 0x8000_0000 != 0 { r << 1 ^ 0x04c1_1db7 } else { r << 1 };
-            bit += 1;
-        }
-        table[i] = r;
-        i += 1;
-    }
-    table
-};
-
-fn crc(page: &[u8]) -> u32 {
-    page.iter().enumerate().fold(0, |r, (i, &b)| {
-        // The checksum's own bytes count as zero.
-        let b = if (22..26).contains(&i) { 0 } else { b };
-        r << 8 ^ CRC[usize::from((r >> 24) as u8 ^ b)]
-    })
-}
-
-/// Reads the next valid page, over anything else. The flag says whether something was skipped.
-fn next_page(input: &mut Lookahead) -> io::Result<Option<(Page, bool)>> {
-    let mut skipped = false;
-    loop {
-        input.skip_to(b'O')?;
-        let Some(head) = input.array::<27>()? else {
-            return Ok(None);
-        };
-        if !head.starts_with(b"OggS\0") {
-            input.consume(1);
-            skipped = true;
-            continue;
-        }
-        let header = 27 + usize::from(head[26]);
-        let lacing = input.peek(header)?.get(27..).unwrap_or_default().to_vec();
-        let body: usize = lacing.iter().map(|&n| usize::from(n)).sum();
-        let whole = input.peek(header + body)?;
-        let complete = whole.len() == header + body;
-        let le32 =
-            |at: usize| whole.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
-        // Fuzzers cannot guess checksums.
-        if !complete || (crc(whole) != le32(22) && !cfg!(feature = "fuzzing")) {
-            input.consume(4);
-            skipped = true;
-            continue;
-        }
-        let granule = whole.get(6..14).and_then(|b| b.try_into().ok()).map_or(-1, i64::from_le_bytes);
-        let mut pieces = Vec::new();
-        let mut length = 0;
-        for &n in &lacing {
-            length += usize::from(n);
-            if n < 255 {
-                pieces.push(length);
-                length = 0;
-            }
-        }
-        let unfinished = lacing.last() == Some(&255);
-        if unfinished {
-            pieces.push(length);
-        }
-        let page = Page {
-            continued: head[5] & 1 != 0,
-            first: head[5] & 2 != 0,
-            last: head[5] & 4 != 0,
-            granule,
-            serial: le32(14),
-            sequence: le32(18),
-            pieces,
-            unfinished,
-            body: whole.get(header..).unwrap_or_default().to_vec(),
-        };
-        input.consume(header + body);
-        return Ok(Some((page, skipped)));
-    }
-}
+/// Streams of a file that are kept account of.
+const MAX_STREAMS: usize = 1000;
+/// A page is taken for a repetition if its number is among so many last ones, and its time is not later.
+const MAX_REPEAT: u32 = 1000;
 
 /// The codec of a logical stream, by its first packet.
 enum Codec {
@@ -150,7 +62,16 @@ pub(crate) struct Ogg {
     codec: Codec,
     params: AudioCodecParameters,
     headers_done: bool,
-    sequence: Option<u32>,
+    /// The number and the granule position of the last page.
+    sequence: Option<(u32, i64)>,
+    /// Streams that began as they should; bounded.
+    serials: Vec<u32>,
+    /// There were pages of a stream whose beginning is missing.
+    orphans: bool,
+    /// Where the last page ends.
+    page_end: u64,
+    /// Something unreadable stood before the last page.
+    skipped: bool,
     /// A packet whose end is on a later page.
     partial: Vec<u8>,
     queue: VecDeque<Packet>,
@@ -159,6 +80,8 @@ pub(crate) struct Ogg {
     pre_skip: i64,
     /// The last page had the mark of the end.
     ended: bool,
+    /// A packet of sound where a header should have been.
+    early: Option<Vec<u8>>,
     /// The stream that follows in a chained file.
     following: Option<Page>,
     /// A decoder must forget what came before the next packet.
@@ -174,6 +97,7 @@ impl Ogg {
     pub(crate) fn open(media: Media) -> Result<(Ogg, Track), AudioErrorKind> {
         let mut input = Lookahead::new(media).map_err(AudioErrorKind::Read)?;
         let mut other = None;
+        let mut serials = Vec::new();
         let mut seen = 0u32;
         loop {
             let Some((page, _)) = next_page(&mut input).map_err(AudioErrorKind::Read)? else {
@@ -191,10 +115,14 @@ impl Ogg {
                 }
                 continue;
             }
+            if serials.len() < MAX_STREAMS {
+                serials.push(page.serial);
+            }
             let packet = page.body.get(..page.pieces.first().copied().unwrap_or(0)).unwrap_or_default();
             match Codec::identify(packet) {
                 Some(Ok(codec)) => {
-                    let mut ogg = Ogg::start(input, &page, codec);
+                    let mut ogg = Ogg::start(input, page.serial, codec);
+                    ogg.serials = serials;
                     ogg.page(page).map_err(|e| e.into_kind("Ogg"))?;
                     let track = ogg.read_headers().map_err(|e| e.into_kind("Ogg"))?;
                     return Ok((ogg, track));
@@ -205,19 +133,24 @@ impl Ogg {
         }
     }
 
-    fn start(input: Lookahead, page: &Page, codec: Codec) -> Ogg {
+    fn start(input: Lookahead, serial: u32, codec: Codec) -> Ogg {
         Ogg {
             input,
-            serial: page.serial,
+            serial,
             codec,
             params: AudioCodecParameters::new(),
             headers_done: false,
             sequence: None,
+            serials: Vec::new(),
+            orphans: false,
+            page_end: 0,
+            skipped: false,
             partial: Vec::new(),
             queue: VecDeque::new(),
             position: None,
             pre_skip: 0,
             ended: false,
+            early: None,
             following: None,
             discontinuity: false,
         }
@@ -233,23 +166,26 @@ impl Ogg {
         if !self.headers_done {
             return Err(SourceError::Broken("it ends within its headers".into()));
         }
-        let start = self.queue.front().and_then(|p| p.at).unwrap_or(0);
+        let first = self.queue.front();
+        let start = first.and_then(|p| p.at).unwrap_or(0);
+        let rate = self.params.sample_rate.unwrap_or(48_000);
+        // The packet stands behind a gap. A long one without damage is the beginning of a recording of a live stream.
+        let missing = first.is_some_and(|p| p.reset && p.at.is_some_and(|at| at > 0))
+            && (self.skipped || start < i64::from(rate) * i64::from(MAX_GAP));
+        let start = if missing { 0 } else { start };
         let name = match self.codec {
             Codec::Vorbis { .. } => "Vorbis",
             Codec::Opus { .. } => "Opus",
             Codec::Flac { .. } => "FLAC",
         };
-        let rate = self.params.sample_rate.unwrap_or(48_000);
         // A stream that begins before time 0 begins with what is not to be heard.
         let begin = if self.pre_skip > 0 { start.saturating_add(self.pre_skip) } else { 0 };
-        Ok(Track {
-            params: self.params.clone(),
-            codec: name.into(),
-            drop: std::iter::once(i64::MIN..begin).collect(),
-            // Some writers' granule positions are a few samples off.
-            tolerance: i64::from(rate / 50),
-            end: None,
-        })
+        let mut track = Track::new(self.params.clone(), name);
+        track.drop = std::iter::once(i64::MIN..begin).collect();
+        // Some writers' granule positions are a few samples off.
+        track.tolerance = i64::from(rate / 50);
+        track.start = missing.then_some(start);
+        Ok(track)
     }
 
     /// Reads one page of the chosen stream. False at the end of the file.
@@ -257,15 +193,21 @@ impl Ogg {
         let Some((page, skipped)) = next_page(&mut self.input).map_err(SourceError::Read)? else {
             return Ok(false);
         };
+        self.page_end = self.input.position();
         if skipped {
             self.partial.clear();
             self.discontinuity = true;
+            self.skipped = true;
         }
         // Streams side by side all begin before any sound; one that begins later follows in a chain.
         if page.first && (self.ended || self.position.is_some()) {
             self.following = Some(page);
             return Ok(false);
         }
+        if page.first && self.serials.len() < MAX_STREAMS {
+            self.serials.push(page.serial);
+        }
+        self.orphans |= !self.serials.contains(&page.serial) && self.serials.len() < MAX_STREAMS;
         if page.serial == self.serial {
             self.page(page)?;
         }
@@ -273,11 +215,18 @@ impl Ogg {
     }
 
     fn page(&mut self, page: Page) -> Result<(), SourceError> {
-        if self.sequence.is_some_and(|s| s.wrapping_add(1) != page.sequence) {
-            self.partial.clear();
-            self.discontinuity = true;
+        if let Some((sequence, granule)) = self.sequence {
+            // A page that was there before, twice in the file.
+            if sequence.wrapping_sub(page.sequence) < MAX_REPEAT && page.granule <= granule && !page.first {
+                self.orphans |= self.ended && sequence != page.sequence;
+                return Ok(());
+            }
+            if sequence.wrapping_add(1) != page.sequence {
+                self.partial.clear();
+                self.discontinuity = true;
+            }
         }
-        self.sequence = Some(page.sequence);
+        self.sequence = Some((page.sequence, page.granule));
         if !page.continued {
             self.partial.clear();
         }
@@ -308,6 +257,7 @@ impl Ogg {
                 sound.push(packet);
             } else {
                 self.header(packet)?;
+                sound.extend(self.early.take());
             }
         }
         self.queue_page(sound, page.granule, page.last);
@@ -334,7 +284,9 @@ impl Ogg {
             }
             Codec::Opus { tags } => {
                 if *tags {
+                    // The page with the remarks may be the one that is lost.
                     self.headers_done = true;
+                    self.early = (!packet.starts_with(b"OpusTags")).then_some(packet);
                 } else {
                     let head =
                         OpusHead::parse(&packet).ok_or_else(|| broken("its Opus header is damaged"))?;
@@ -418,12 +370,36 @@ impl Ogg {
         self.queue.extend(page);
     }
 
+    /// What to say at the end of the file.
+    fn end(&mut self) -> Result<Option<Packet>, SourceError> {
+        const ORPHANS: &str =
+            "pages of another stream follow, whose beginning is damaged; they were left out";
+        const CUT: &str = "the end of the file is missing (no mark of the end)";
+        if self.orphans || !self.ended {
+            let why = if self.orphans { ORPHANS } else { CUT };
+            return Err(SourceError::Truncated(why.into()));
+        }
+        self.input.seek(self.page_end).map_err(SourceError::Read)?;
+        if !self.input.more_than_tags().map_err(SourceError::Read)? {
+            return Ok(None);
+        }
+        let left = self.input.left();
+        let tail = self.input.peek(32).map_err(SourceError::Read)?;
+        Err(SourceError::Truncated(match joined_file(tail) {
+            Some(name) if name != Format::Ogg.name() => joined(name, Some(left)),
+            _ => format!("what follows the end of the stream is damaged or no Ogg ({left} bytes)"),
+        }))
+    }
+
     /// Goes over to the stream that follows in a chained file.
     fn chain(&mut self, page: Page) -> Result<Track, SourceError> {
         let packet = page.body.get(..page.pieces.first().copied().unwrap_or(0)).unwrap_or_default();
         let Some(Ok(codec)) = Codec::identify(packet) else {
             return Err(SourceError::Broken("another kind of stream follows here, which is not read".into()));
         };
+        if self.serials.len() < MAX_STREAMS {
+            self.serials.push(page.serial);
+        }
         self.serial = page.serial;
         self.codec = codec;
         self.params = AudioCodecParameters::new();
@@ -434,6 +410,7 @@ impl Ogg {
         self.pre_skip = 0;
         self.ended = false;
         self.discontinuity = false;
+        self.skipped = false;
         self.page(page)?;
         self.read_headers()
     }
@@ -450,8 +427,7 @@ impl PacketSource for Ogg {
                 return Err(SourceError::NewStream(Box::new(track)));
             }
             if !self.read_page()? && self.following.is_none() {
-                let why = "the end of the file is missing (no mark of the end)";
-                return if self.ended { Ok(None) } else { Err(SourceError::Truncated(why.into())) };
+                return self.end();
             }
         }
     }
@@ -478,18 +454,6 @@ fn flac_block_size(frame: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_checksum_of_the_standard() {
-        // An empty page, made with the reference tools: "OggS", version 0, no flags, all zero but the checksum.
-        let mut page = b"OggS".to_vec();
-        page.resize(27, 0);
-        let sum = crc(&page);
-        page[22..26].copy_from_slice(&sum.to_le_bytes());
-        assert_eq!(crc(&page), sum);
-        page[26] = 1;
-        assert_ne!(crc(&page), sum);
-    }
 
     #[test]
     fn flac_block_sizes() {

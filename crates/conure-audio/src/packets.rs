@@ -4,84 +4,26 @@
 //! and so does a packet that cannot be decoded: what follows keeps its time. Silence is only put in once something
 //! good follows, and its amount is bounded, so that a false time stamp cannot make hours of it.
 
-use std::io;
 use std::ops::Range;
 
-use symphonia::core::codecs::audio::{AudioCodecParameters, AudioDecoder};
+use symphonia::core::codecs::audio::AudioDecoder;
 use symphonia::core::errors::Error as SymphoniaError;
 use symphonia::core::packet::PacketRef;
 use symphonia::core::units::{Duration, Timestamp};
 
+use crate::conform::Conform;
 use crate::error::{AudioErrorKind, Warning, WarningKind, WarningLog};
 use crate::guard::guard;
 use crate::layout::ChannelLayout;
 use crate::pcm::{MAX_RATE, MIN_RATE};
 use crate::stream::{BlockSource, Spec};
-
-/// Encoded sound and its place. All times are in samples of one channel.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Packet {
-    pub(crate) data: Vec<u8>,
-    /// Where the first decoded sample belongs.
-    pub(crate) at: Option<i64>,
-    /// How many samples it should decode to, trimmed ones included; 0 if not known.
-    pub(crate) duration: u64,
-    /// Decoded samples to leave out at the beginning and at the end.
-    pub(crate) trim: (u64, u64),
-    /// Something before is missing, so that a decoder should not go on from it.
-    pub(crate) reset: bool,
-}
-
-/// Why there is no packet.
-#[derive(Debug)]
-pub(crate) enum SourceError {
-    Read(io::Error),
-    /// The file ends too early.
-    Truncated(String),
-    /// This packet is lost, but the next may be read.
-    Damaged,
-    /// Nothing more can be read.
-    Broken(String),
-    /// Another stream begins here (chained Ogg), with its own parameters.
-    NewStream(Box<Track>),
-}
-
-impl SourceError {
-    /// As an error about a file that cannot even be opened.
-    pub(crate) fn into_kind(self, format: &str) -> AudioErrorKind {
-        match self {
-            SourceError::Read(e) => AudioErrorKind::Read(e),
-            SourceError::Truncated(why) | SourceError::Broken(why) => AudioErrorKind::malformed(format, why),
-            SourceError::Damaged | SourceError::NewStream(_) => {
-                AudioErrorKind::malformed(format, "it has no sound")
-            }
-        }
-    }
-}
-
-/// Yields the packets of one track.
-pub(crate) trait PacketSource: Send {
-    /// The next packet; `None` at a regular end.
-    fn next_packet(&mut self) -> Result<Option<Packet>, SourceError>;
-}
-
-/// What the decoding of a track needs to know.
-#[derive(Debug, Clone)]
-pub(crate) struct Track {
-    pub(crate) params: AudioCodecParameters,
-    /// The codec's name for messages.
-    pub(crate) codec: String,
-    /// Parts of the time line that are not sound but an encoder's delay and padding.
-    pub(crate) drop: Vec<Range<i64>>,
-    /// How far a packet's place may be behind what was decoded before it is a gap, in samples.
-    pub(crate) tolerance: i64,
-    /// The place where the track should end, if a header says so.
-    pub(crate) end: Option<i64>,
-}
+pub(crate) use crate::track::{Packet, PacketSource, SourceError, Track};
 
 /// Silence for gaps is bounded: one gap, and all of them, in seconds.
-const MAX_GAP: i64 = 600;
-const MAX_SILENCE: i64 = 1800;
+pub(crate) const MAX_GAP: u32 = 600;
+const MAX_SILENCE: f64 = 1800.0;
+/// So many changes of rate or layout are told; a stream that changes all the time is not told of at every packet.
+const MAX_CHANGES: u32 = 8;
 /// After this many undecodable packets in a row the rest is given up.
 const MAX_FAILURES: u32 = 20_000;
 /// A decoder that panics is made anew this often.
@@ -94,6 +36,11 @@ pub(crate) struct PacketStream {
     track: Track,
     /// What the caller was told; set by the first decoded packet.
     spec: Option<Spec>,
+    /// What the packets have now, and how often that changed.
+    current: Option<Spec>,
+    changes: u32,
+    /// Makes the current rate the one that was told.
+    conform: Option<Conform>,
     /// The place of the next sample on the time line.
     next: Option<i64>,
     /// Samples given out.
@@ -102,7 +49,8 @@ pub(crate) struct PacketStream {
     pending_loss: u64,
     failures: u32,
     panics: u32,
-    silence: i64,
+    /// Seconds of silence put in so far.
+    silence: f64,
     scratch: Vec<f32>,
     format: String,
     ended: bool,
@@ -120,49 +68,52 @@ impl PacketStream {
             decoder,
             track,
             spec: None,
+            current: None,
+            changes: 0,
+            conform: None,
             next: None,
             position: 0,
             pending_loss: 0,
             failures: 0,
             panics: 0,
-            silence: 0,
+            silence: 0.0,
             scratch: Vec::new(),
             format: format.to_owned(),
             ended: false,
         })
     }
 
-    fn rate(&self) -> f64 {
-        self.spec.as_ref().map_or(1.0, |s| f64::from(s.sample_rate))
-    }
-
+    /// Seconds of samples as the packets count them.
     fn seconds(&self, samples: u64) -> f64 {
-        samples as f64 / self.rate()
+        let rate = self.current.as_ref().map(|s| s.sample_rate).or(self.track.params.sample_rate);
+        samples as f64 / f64::from(rate.unwrap_or(1).max(1))
     }
 
     fn warn(&self, log: &mut WarningLog, kind: WarningKind, message: String, samples: Option<u64>) {
-        let start = self.seconds(self.position);
-        let end = samples.map(|n| self.seconds(self.position.saturating_add(n)));
+        let start = self.spec.as_ref().map_or(0.0, |s| self.position as f64 / f64::from(s.sample_rate));
+        let end = samples.map(|n| start + self.seconds(n));
         log.push(Warning { kind, message, start, end });
     }
 
     /// Puts silence where `gap` samples are missing.
     fn fill(&mut self, gap: u64, why: &str, out: &mut Vec<f32>, log: &mut WarningLog) {
-        let Some(spec) = &self.spec else { return };
-        let (rate, channels) = (i64::from(spec.sample_rate), spec.layout.channels());
-        let wanted = i64::try_from(gap).unwrap_or(i64::MAX);
-        if wanted > MAX_GAP * rate || self.silence.saturating_add(wanted) > MAX_SILENCE * rate {
+        let Some(channels) = self.spec.as_ref().map(|s| s.layout.channels()) else { return };
+        let seconds = self.seconds(gap);
+        if seconds > f64::from(MAX_GAP) || self.silence + seconds > MAX_SILENCE {
             let message = format!(
-                "{why}; the missing time is said to be {:.0} s, which is not believed: later times may be early",
-                self.seconds(gap)
+                "{why}; the missing time is said to be {seconds:.0} s, which is not believed: later times may be early"
             );
             self.warn(log, WarningKind::LostUnknown, message, None);
             return;
         }
         self.warn(log, WarningKind::LostSpan, format!("{why}; silence stands for it"), Some(gap));
-        self.silence += wanted;
-        out.resize(out.len() + gap as usize * channels, 0.0);
-        self.position += gap;
+        self.silence += seconds;
+        let before = out.len();
+        match &mut self.conform {
+            Some(conform) => conform.push_silence(gap, out),
+            None => out.resize(before + gap as usize * channels, 0.0),
+        }
+        self.position += ((out.len() - before) / channels) as u64;
     }
 
     /// A packet that gave nothing.
@@ -225,13 +176,13 @@ impl PacketStream {
         log: &mut WarningLog,
     ) -> Result<(), AudioErrorKind> {
         if self.next.is_none() {
-            self.next = packet.at;
+            self.next = self.track.start.or(packet.at);
         }
         let Some(spec) = self.decode(packet)? else {
             self.lost(packet.duration);
             return Ok(());
         };
-        if !self.accept(&spec, log)? {
+        if !self.accept(&spec, out, log)? {
             return Ok(());
         }
         let decoded = self.scratch.len() / spec.layout.channels().max(1);
@@ -248,16 +199,16 @@ impl PacketStream {
         let packet_at = packet.at.filter(|_| trusted);
         let expected = self.next.unwrap_or(0).saturating_sub_unsigned(self.pending_loss);
         let at = packet_at.or(self.next).unwrap_or(0);
-        if self.position > 0 || self.pending_loss > 0 {
-            let gap = match packet_at {
-                Some(at) => at.saturating_sub(expected),
-                None => i64::try_from(self.pending_loss).unwrap_or(i64::MAX),
-            };
-            if gap > self.track.tolerance || (self.pending_loss > 0 && gap > 0) {
-                let why =
-                    if self.pending_loss > 0 { "a part could not be decoded" } else { "a part is missing" };
-                self.fill(gap as u64, why, out, log);
-            }
+        let gap = match packet_at {
+            Some(at) if at > expected => i64::try_from(self.track.kept(expected, at)).unwrap_or(i64::MAX),
+            Some(_) => 0,
+            None => i64::try_from(self.pending_loss).unwrap_or(i64::MAX),
+        };
+        if gap > self.track.tolerance || (self.pending_loss > 0 && gap > 0) {
+            let why = if self.pending_loss > 0 { "a part could not be decoded" } else { "a part is missing" };
+            self.fill(gap as u64, why, out, log);
+        } else if packet.damage {
+            self.warn(log, WarningKind::LostSpan, "the file is damaged here".into(), Some(packet.duration));
         }
         self.pending_loss = 0;
         // Within the tolerance, the samples say the time, not the packet.
@@ -265,57 +216,84 @@ impl PacketStream {
             Some(next) if (at - next).abs() <= self.track.tolerance => next,
             _ => at,
         };
-        self.emit(at, decoded, packet.trim, &spec, out, log);
+        self.emit(at, decoded, packet.trim, &spec, out);
         self.next = Some(at.saturating_add_unsigned(decoded as u64));
         Ok(())
     }
 
-    /// Whether a decoded packet can go on as what the caller was told.
-    fn accept(&mut self, spec: &Spec, log: &mut WarningLog) -> Result<bool, AudioErrorKind> {
-        let Some(told) = &self.spec else {
-            if spec.layout.channels() == 0
-                || spec.layout.channels() > ChannelLayout::MAX_CHANNELS
-                || !(MIN_RATE..=MAX_RATE).contains(&spec.sample_rate)
-            {
-                let reason = format!("{} Hz with {} channels", spec.sample_rate, spec.layout.channels());
-                return Err(AudioErrorKind::malformed(&self.format, reason));
-            }
-            self.spec = Some(spec.clone());
-            return Ok(true);
-        };
-        if told.sample_rate == spec.sample_rate {
-            return Ok(true);
-        }
-        let message = format!(
-            "the sample rate changes from {} to {} Hz; the rest is not decoded",
-            told.sample_rate, spec.sample_rate
-        );
-        self.warn(log, WarningKind::LostUnknown, message, None);
-        self.ended = true;
-        Ok(false)
-    }
-
-    /// Gives out what `scratch` holds, without the trimmed parts, in the layout the caller was told.
-    fn emit(
+    /// Whether a decoded packet can go on as what the caller was told; sees to it that it does.
+    fn accept(
         &mut self,
-        at: i64,
-        decoded: usize,
-        trim: (u64, u64),
         spec: &Spec,
         out: &mut Vec<f32>,
         log: &mut WarningLog,
-    ) {
+    ) -> Result<bool, AudioErrorKind> {
+        if self.current.as_ref() == Some(spec) {
+            return Ok(true);
+        }
+        let channels = spec.layout.channels();
+        let possible = (1..=ChannelLayout::MAX_CHANNELS).contains(&channels)
+            && (MIN_RATE..=MAX_RATE).contains(&spec.sample_rate);
+        let Some(told) = self.spec.clone() else {
+            if !possible {
+                let reason = format!("{} Hz with {channels} channels", spec.sample_rate);
+                return Err(AudioErrorKind::malformed(&self.format, reason));
+            }
+            self.spec = Some(spec.clone());
+            self.current = Some(spec.clone());
+            return Ok(true);
+        };
+        if !possible {
+            self.lost(0);
+            return Ok(false);
+        }
+        self.note_change(spec, log);
+        if self.conform.as_ref().map_or(told.sample_rate, Conform::rate) != spec.sample_rate {
+            self.flush(out);
+            if told.sample_rate != spec.sample_rate {
+                self.conform = Conform::new(spec.sample_rate, told.sample_rate, told.layout.channels());
+            }
+        }
+        self.current = Some(spec.clone());
+        Ok(true)
+    }
+
+    /// Says that rate or layout change; all is decoded, so it is no damage.
+    fn note_change(&mut self, spec: &Spec, log: &mut WarningLog) {
+        let Some(before) = &self.current else { return };
+        self.changes += 1;
+        if self.changes > MAX_CHANGES {
+            return;
+        }
+        let told = self.spec.as_ref().unwrap_or(before);
+        let mut message = String::new();
+        if before.sample_rate != spec.sample_rate {
+            message = format!(
+                "the sample rate changes from {} to {} Hz (all is given at {} Hz)",
+                before.sample_rate, spec.sample_rate, told.sample_rate
+            );
+        }
+        if before.layout != spec.layout {
+            let and = if message.is_empty() { "" } else { ", " };
+            message = format!("{message}{and}the layout changes from {} to {}", before.layout, spec.layout);
+        }
+        self.warn(log, WarningKind::Note, message, None);
+    }
+
+    /// Gives out what the change of rate holds back.
+    fn flush(&mut self, out: &mut Vec<f32>) {
+        let channels = self.spec.as_ref().map_or(1, |s| s.layout.channels().max(1));
+        if let Some(conform) = self.conform.take() {
+            let before = out.len();
+            conform.finish(out);
+            self.position += ((out.len() - before) / channels) as u64;
+        }
+    }
+
+    /// Gives out what `scratch` holds, without the trimmed parts, in the layout and at the rate the caller was told.
+    fn emit(&mut self, at: i64, decoded: usize, trim: (u64, u64), spec: &Spec, out: &mut Vec<f32>) {
         let Some(told) = self.spec.clone() else { return };
         let (from, to) = (told.layout.channels(), spec.layout.channels());
-        if from != to {
-            let message = format!("the layout changes from {} to {}", told.layout, spec.layout);
-            log.push(Warning {
-                kind: WarningKind::Note,
-                message,
-                start: self.seconds(self.position),
-                end: None,
-            });
-        }
         let begin = usize::try_from(trim.0).unwrap_or(usize::MAX).min(decoded);
         let end = decoded.saturating_sub(usize::try_from(trim.1).unwrap_or(usize::MAX)).max(begin);
         let mut kept: Vec<Range<usize>> = std::iter::once(begin..end).collect();
@@ -324,20 +302,32 @@ impl PacketStream {
             let (a, b) = (clamp(drop.start), clamp(drop.end));
             kept = kept.into_iter().flat_map(|k| [k.start..a.min(k.end), b.max(k.start)..k.end]).collect();
         }
+        let before = out.len();
         for range in kept.into_iter().filter(|k| k.start < k.end) {
-            self.position += range.len() as u64;
             let samples = self.scratch.get(range.start * to..range.end * to).unwrap_or_default();
-            if from == to {
-                out.extend_from_slice(samples);
-            } else {
-                crate::downmix::relayout(samples, &spec.layout, &told.layout, out);
+            let relaid = (from != to).then(|| {
+                let mut relaid = Vec::with_capacity(range.len() * from);
+                crate::downmix::relayout(samples, &spec.layout, &told.layout, &mut relaid);
+                relaid
+            });
+            let samples = relaid.as_deref().unwrap_or(samples);
+            match &mut self.conform {
+                Some(conform) => conform.push(samples, out),
+                None => out.extend_from_slice(samples),
             }
         }
+        self.position += ((out.len() - before) / from.max(1)) as u64;
     }
 
     /// The source is at its end, for the reason given if it is not a regular one.
-    fn finish(&mut self, broken: Option<String>, log: &mut WarningLog) -> Result<(), AudioErrorKind> {
+    fn finish(
+        &mut self,
+        broken: Option<String>,
+        out: &mut Vec<f32>,
+        log: &mut WarningLog,
+    ) -> Result<(), AudioErrorKind> {
         self.ended = true;
+        self.flush(out);
         if self.position == 0 && self.spec.is_none() {
             let lost = self.failures > 0 || broken.is_some();
             if lost || self.track.end.is_some_and(|e| e > 0) {
@@ -366,6 +356,9 @@ impl PacketStream {
                 Some(missing),
             );
         }
+        if let Some(message) = self.track.left_out.take() {
+            self.warn(log, WarningKind::LostUnknown, message, None);
+        }
         Ok(())
     }
 
@@ -375,30 +368,46 @@ impl PacketStream {
             return Ok(false);
         }
         if self.failures >= MAX_FAILURES {
-            self.finish(Some("too many packets in a row cannot be decoded".into()), log)?;
+            self.finish(Some("too many packets in a row cannot be decoded".into()), out, log)?;
             return Ok(false);
         }
         let source = &mut self.source;
         match guard(|| source.next_packet()) {
             Ok(Ok(Some(packet))) => self.take(&packet, out, log)?,
-            Ok(Ok(None)) => self.finish(None, log)?,
+            Ok(Ok(None)) => self.finish(None, out, log)?,
             Ok(Err(SourceError::Read(e))) => return Err(AudioErrorKind::Read(e)),
             Ok(Err(SourceError::Damaged)) => self.lost(0),
-            Ok(Err(SourceError::Truncated(why) | SourceError::Broken(why))) => self.finish(Some(why), log)?,
-            Ok(Err(SourceError::NewStream(track))) => {
-                let missing = self.track.end.map_or(0, |end| end.saturating_sub(self.next.unwrap_or(0)));
-                if missing > self.track.tolerance.max(1) {
-                    let message = "the end of this part of the file is missing".to_owned();
-                    self.warn(log, WarningKind::LostUnknown, message, None);
-                }
-                self.decoder = make_decoder(&self.format, &track)?;
-                self.track = *track;
-                self.next = None;
-                self.pending_loss = 0;
+            Ok(Err(SourceError::Truncated(why) | SourceError::Broken(why))) => {
+                self.finish(Some(why), out, log)?
             }
-            Err(_) => self.finish(Some("the file is damaged here".into()), log)?,
+            Ok(Err(SourceError::NewStream(track))) => self.go_over(*track, out, log)?,
+            Err(_) => self.finish(Some("the file is damaged here".into()), out, log)?,
         }
         Ok(!self.ended)
+    }
+
+    /// Goes over to another stream of the same file.
+    fn go_over(
+        &mut self,
+        track: Track,
+        out: &mut Vec<f32>,
+        log: &mut WarningLog,
+    ) -> Result<(), AudioErrorKind> {
+        let missing = self.track.end.map_or(0, |end| end.saturating_sub(self.next.unwrap_or(0)));
+        if missing > self.track.tolerance.max(1) || self.pending_loss > 0 {
+            let message = "the end of this part of the file is missing".to_owned();
+            self.warn(log, WarningKind::LostUnknown, message, None);
+        }
+        match make_decoder(&self.format, &track) {
+            Ok(decoder) => self.decoder = decoder,
+            Err(e) => {
+                return self.finish(Some(format!("what follows here cannot be decoded: {e}")), out, log);
+            }
+        }
+        self.track = track;
+        self.next = None;
+        self.pending_loss = 0;
+        Ok(())
     }
 }
 

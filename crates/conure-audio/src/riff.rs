@@ -2,6 +2,7 @@
 
 use std::io::{self, Read};
 
+use crate::chunks::Chunks;
 use crate::error::AudioErrorKind;
 use crate::layout::ChannelLayout;
 use crate::pcm::{MAX_RATE, MIN_RATE, SampleFormat};
@@ -30,6 +31,8 @@ pub(crate) struct Header {
     pub(crate) fact: Option<u64>,
     /// What stands before the sound, in bytes.
     pub(crate) header_len: u64,
+    /// What may follow the sound.
+    pub(crate) chunks: Chunks,
 }
 
 /// More header than this before the sound is not believed (a cover picture is a few megabytes).
@@ -294,7 +297,8 @@ impl Fmt {
         let encoding = self.encoding()?;
         check_shape("WAV", self.rate, usize::from(self.channels))?;
         let layout = ChannelLayout::from_wave_mask(self.mask, usize::from(self.channels));
-        Ok(Header { encoding, sample_rate: self.rate, layout, data_len, may_wrap, fact, header_len })
+        let chunks = if self.big { Chunks::Iff } else { Chunks::Riff };
+        Ok(Header { encoding, sample_rate: self.rate, layout, data_len, may_wrap, fact, header_len, chunks })
     }
 
     fn encoding(&self) -> Result<Encoding, AudioErrorKind> {
@@ -408,7 +412,9 @@ fn read_w64<R: Read>(r: &mut Counted<R>) -> Result<Header, AudioErrorKind> {
             b"data" if known => {
                 let fmt = fmt.ok_or_else(|| bad("its data chunk comes before its fmt chunk"))?;
                 let data_len = Some(body_len).filter(|&n| size >= 24 && n < 1 << 62 && n > 0);
-                return fmt.header(data_len, false, fact, r.count);
+                return fmt
+                    .header(data_len, false, fact, r.count)
+                    .map(|h| Header { chunks: Chunks::W64, ..h });
             }
             b"fmt " | b"fact" if known => {
                 let body = r.up_to(body_len.min(MAX_FMT) as usize).map_err(AudioErrorKind::Read)?;
@@ -470,5 +476,6 @@ fn read_au<R: Read>(r: &mut Counted<R>) -> Result<Header, AudioErrorKind> {
         may_wrap: false,
         fact: None,
         header_len: r.count,
+        chunks: Chunks::None,
     })
 }

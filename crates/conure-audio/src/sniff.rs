@@ -69,6 +69,18 @@ pub(crate) fn id3v2_len(head: &[u8]) -> Option<u64> {
     Some(10 + size + footer)
 }
 
+/// The length of a tag (ID3v1, ID3v2, APE) that begins `data`: programs put them before and behind any file.
+pub(crate) fn tag_len(data: &[u8]) -> Option<u64> {
+    if data.starts_with(b"TAG") {
+        return Some(128);
+    }
+    if data.starts_with(b"APETAGEX") {
+        let size = data.get(12..16).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
+        return Some(u64::from(size) + 32);
+    }
+    id3v2_len(data)
+}
+
 /// Tells the format from the first bytes, and where in them its data begin (bare MPEG streams may follow junk).
 pub(crate) fn identify(head: &[u8]) -> Result<(Format, usize), AudioErrorKind> {
     if head.is_empty() {
@@ -122,6 +134,11 @@ fn by_magic(head: &[u8]) -> Option<Format> {
         return Some(Format::Mp4);
     }
     None
+}
+
+/// The name of the format of a file that begins here, told by a strong magic number: what was joined to another file.
+pub(crate) fn joined_file(start: &[u8]) -> Option<&'static str> {
+    by_magic(start).map(Format::name)
 }
 
 fn image_brand(head: &[u8]) -> bool {
@@ -285,7 +302,8 @@ fn bare_stream(head: &[u8]) -> Option<(Format, usize)> {
     None
 }
 
-fn frames_in_a_row<H: FrameHeader>(data: &[u8], wanted: usize) -> bool {
+/// Whether `wanted` frames of one stream stand in a row, or as many as the data hold.
+pub(crate) fn frames_in_a_row<H: FrameHeader>(data: &[u8], wanted: usize) -> bool {
     let mut at = 0usize;
     let mut first: Option<H> = None;
     for n in 0..wanted {

@@ -22,6 +22,10 @@ pub(crate) trait BlockSource: Send {
     fn codec(&self) -> &str;
     /// Samples of each channel in all, as far as headers say; not to be relied upon.
     fn expected_frames(&self) -> Option<u64>;
+    /// Samples of each channel in all, where that is certain before they are read.
+    fn known_frames(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// Larger samples are damage, not sound: their powers would overflow, and one would cost the whole recording.
@@ -109,6 +113,25 @@ impl AudioStream {
         self.source.expected_frames().map(|n| n as f64 / f64::from(self.spec.sample_rate.max(1)))
     }
 
+    /// The length in seconds where it is certain already: the bytes of uncompressed sound are there.
+    pub fn known_seconds(&self) -> Option<f64> {
+        self.source.known_frames().map(|n| n as f64 / f64::from(self.spec.sample_rate.max(1)))
+    }
+
+    /// Refuses, before it is read, what will exceed the limit of seconds. `wanted`: so many from the beginning are
+    /// going to be read.
+    ///
+    /// # Errors
+    /// [`AudioErrorKind::TooLong`].
+    pub fn check_length(&self, wanted: f64) -> Result<(), AudioError> {
+        match self.known_seconds() {
+            Some(known) if known.min(wanted) > self.max_seconds => {
+                Err(AudioError::new(&self.name, AudioErrorKind::TooLong { limit: self.max_seconds }))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What was survived so far.
     pub fn warnings(&self) -> &[Warning] {
         self.log.list()
@@ -132,6 +155,10 @@ impl AudioStream {
             let result = self.source.next_block(&mut self.block, &mut self.log);
             self.ended = !result.map_err(|kind| AudioError::new(&self.name, kind))?;
             self.learn_spec();
+        }
+        if self.ended && self.frames == 0 && self.block.is_empty() && self.log.list().is_empty() {
+            let message = "there is no sound in it (0 samples)".to_owned();
+            self.log.push(Warning { kind: WarningKind::Note, message, start: 0.0, end: None });
         }
         self.check()?;
         Ok(!self.block.is_empty())

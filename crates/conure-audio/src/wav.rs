@@ -5,12 +5,13 @@ use std::io::{self, Read};
 use symphonia::core::codecs::audio::well_known::{CODEC_ID_ADPCM_IMA_WAV, CODEC_ID_ADPCM_MS};
 use symphonia::core::codecs::audio::{AudioCodecId, AudioCodecParameters};
 
-use crate::error::{AudioErrorKind, Warning, WarningKind, WarningLog};
+use crate::chunks::Chunks;
+use crate::error::{AudioErrorKind, Warning, WarningKind, WarningLog, joined};
 use crate::layout::ChannelLayout;
 use crate::packets::{Packet, PacketSource, PacketStream, SourceError, Track};
 use crate::pcm::{RawSpec, SampleFormat};
 use crate::riff::{Counted, Encoding, Header, looks_like_chunk, read_header};
-use crate::sniff::Format;
+use crate::sniff::{Format, joined_file, tag_len};
 use crate::source::{Input, Media};
 use crate::stream::{BlockSource, Spec};
 
@@ -31,7 +32,10 @@ pub(crate) fn open_raw(input: Input, spec: RawSpec) -> Result<Box<dyn BlockSourc
     }
     let format = spec.format;
     let spec = Spec { sample_rate: spec.sample_rate, layout };
-    Ok(pcm_stream(input.into_reader()?, format, spec, None))
+    let len = input.len();
+    let mut stream = PcmStream::new(Counted::new(input.into_reader()?), format, spec, None, Chunks::None);
+    stream.total = len;
+    Ok(Box::new(stream))
 }
 
 /// A WAV or AU input.
@@ -56,7 +60,7 @@ pub(crate) fn open_media(mut media: Media, format: Format) -> Result<Box<dyn Blo
     {
         let rest = media.len().saturating_sub(h.header_len);
         let sound = media.window(h.header_len, h.data_len.unwrap_or(rest)).map_err(AudioErrorKind::Read)?;
-        return crate::container::open_mpeg(sound, "WAV");
+        return crate::container::open_frames::<crate::elementary::MpegHeader>(sound, "WAV");
     }
     media.rewind().map_err(AudioErrorKind::Read)?;
     let len = media.len();
@@ -72,11 +76,11 @@ fn open_reader(
     let header = read_header(&mut reader, format)?;
     let available = len.map(|n| n.saturating_sub(header.header_len));
     let extent = Extent { declared: unwrap_length(&header, available), available };
-    let Header { encoding, sample_rate, layout, fact, .. } = header;
+    let Header { encoding, sample_rate, layout, fact, chunks, .. } = header;
     let spec = Spec { sample_rate, layout };
     match encoding {
         Encoding::Pcm(format) => {
-            let mut stream = PcmStream::new(reader, format, spec, extent.declared);
+            let mut stream = PcmStream::new(reader, format, spec, extent.declared, chunks);
             stream.total = len;
             Ok(Box::new(stream))
         }
@@ -106,14 +110,19 @@ fn unwrap_length(header: &Header, available: Option<u64>) -> Option<u64> {
     }
 }
 
-/// Uncompressed samples from where the reader stands; `declared` bytes of them, if a header says so.
+/// Uncompressed samples from the beginning of `media` on; `declared` bytes of them, if a header says so.
 pub(crate) fn pcm_stream(
-    reader: Bytes,
+    media: Media,
     format: SampleFormat,
     spec: Spec,
     declared: Option<u64>,
+    chunks: Chunks,
 ) -> Box<dyn BlockSource> {
-    Box::new(PcmStream::new(Counted::new(reader), format, spec, declared))
+    let total = media.len();
+    let reader: Bytes = Box::new(io::BufReader::with_capacity(64 << 10, media));
+    let mut stream = PcmStream::new(Counted::new(reader), format, spec, declared, chunks);
+    stream.total = Some(total);
+    Box::new(stream)
 }
 
 /// Frames read at once. A block must fill before it is handed on: few enough for live pipes to be heard soon.
@@ -131,11 +140,20 @@ struct PcmStream {
     ended: bool,
     /// Bytes of the whole input, where that is known.
     total: Option<u64>,
+    /// What may follow the sound.
+    chunks: Chunks,
 }
 
 impl PcmStream {
-    fn new(reader: Counted<Bytes>, format: SampleFormat, spec: Spec, left: Option<u64>) -> PcmStream {
-        PcmStream { reader, format, spec, left, frames: 0, bytes: Vec::new(), ended: false, total: None }
+    fn new(
+        reader: Counted<Bytes>,
+        format: SampleFormat,
+        spec: Spec,
+        left: Option<u64>,
+        chunks: Chunks,
+    ) -> PcmStream {
+        let bytes = Vec::new();
+        PcmStream { reader, format, spec, left, frames: 0, bytes, ended: false, total: None, chunks }
     }
 
     fn frame_bytes(&self) -> usize {
@@ -155,14 +173,14 @@ impl PcmStream {
                 let message = "the end of the file is missing".to_owned();
                 log.push(Warning { kind: WarningKind::TruncatedTail, message, start, end: Some(end) });
             }
-            Some(_) => match after_sound(&mut self.reader).map_err(AudioErrorKind::Read)? {
+            Some(_) => match after_sound(&mut self.reader, self.chunks).map_err(AudioErrorKind::Read)? {
                 After::Nothing => {}
                 After::Bytes => {
                     let message = "the header ends the sound here, but more bytes follow; they were left out"
                         .to_owned();
                     log.push(Warning { kind: WarningKind::HeaderLies, message, start, end: None });
                 }
-                After::File => self.join(start, log),
+                After::File(name) => self.join(name, start, log),
             },
             None => {}
         }
@@ -174,8 +192,8 @@ impl PcmStream {
 enum After {
     /// Nothing that could be sound: chunks, padding, the rest of an archive.
     Nothing,
-    /// Another WAV file, joined to the first end to end; the reader stands before it.
-    File,
+    /// Another file of this format, joined to the first end to end; the reader stands before it.
+    File(&'static str),
     /// Something else, probably sound that the header forgot.
     Bytes,
 }
@@ -183,39 +201,55 @@ enum After {
 /// Chunks behind the sound that are looked at: more has no file that anyone wrote.
 const MAX_CHUNKS: u32 = 1000;
 
-fn after_sound(reader: &mut Counted<Bytes>) -> io::Result<After> {
-    let padding = reader.up_to(1)?;
-    if padding.first() != Some(&0) {
-        reader.unread(&padding);
+fn after_sound(reader: &mut Counted<Bytes>, chunks: Chunks) -> io::Result<After> {
+    // Padding behind the sound: up to a multiple of two bytes, or of eight.
+    let padding = match chunks {
+        Chunks::W64 => 7,
+        Chunks::Riff | Chunks::Iff => 1,
+        Chunks::Caf | Chunks::None => 0,
+    };
+    for _ in 0..padding {
+        let head = reader.up_to(24)?;
+        reader.unread(&head);
+        if head.first() != Some(&0) || joined_file(&head).is_some() {
+            break;
+        }
+        reader.skip(1)?;
     }
     for _ in 0..MAX_CHUNKS {
-        let head = reader.up_to(12)?;
-        let Some(size) = head.get(4..8).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes) else {
-            break;
-        };
-        let riff = matches!(&head[..4], b"RIFF" | b"RIFX" | b"RF64" | b"BW64");
-        if riff && head.get(8..) == Some(b"WAVE") {
+        let head = reader.up_to(24)?;
+        if let Some(name) = joined_file(&head) {
             reader.unread(&head);
-            return Ok(After::File);
+            return Ok(After::File(name));
+        }
+        if let Some(tag) = tag_len(&head) {
+            reader.unread(&head);
+            reader.skip(tag)?;
+            continue;
         }
         if head.iter().all(|&b| b == 0) || head.starts_with(b"PK") {
             break;
         }
-        if !looks_like_chunk(&head) {
-            return Ok(After::Bytes);
+        match chunks.lengths(&head) {
+            Some((len, size)) if looks_like_chunk(&head) => {
+                reader.unread(head.get(len..).unwrap_or_default());
+                reader.skip(size)?;
+            }
+            None if chunks != Chunks::None && head.len() < 12 => break,
+            _ => return Ok(After::Bytes),
         }
-        reader.unread(&head[8..]);
-        reader.skip(u64::from(size) + u64::from(size % 2))?;
     }
     Ok(After::Nothing)
 }
 
 impl PcmStream {
     /// Goes on with the file that follows, if its samples are like those so far; else says what is left out.
-    fn join(&mut self, start: f64, log: &mut WarningLog) {
+    fn join(&mut self, name: &'static str, start: f64, log: &mut WarningLog) {
         let begun = self.reader.count;
-        let why = match read_header(&mut self.reader, Format::Wav) {
-            Ok(next)
+        let left = self.total.map(|n| n.saturating_sub(begun));
+        let format = [Format::Wav, Format::Au].into_iter().find(|f| f.name() == name);
+        let why = match format.map(|format| read_header(&mut self.reader, format)) {
+            Some(Ok(next))
                 if next.encoding == Encoding::Pcm(self.format)
                     && next.sample_rate == self.spec.sample_rate
                     && next.layout == self.spec.layout =>
@@ -224,17 +258,15 @@ impl PcmStream {
                 self.ended = false;
                 return;
             }
-            Ok(next) => format!(
-                "of {} Hz with {} channels or of another encoding",
+            Some(Ok(next)) => format!(
+                "{name} of {} Hz with {} channels or of another encoding",
                 next.sample_rate,
                 next.layout.channels()
             ),
-            Err(_) => "with a damaged header".to_owned(),
+            Some(Err(_)) => format!("{name} with a damaged header"),
+            None => name.to_owned(),
         };
-        let bytes = self.total.map_or(String::new(), |n| format!(" ({} bytes)", n.saturating_sub(begun)));
-        let message = format!(
-            "another WAV file, {why}, is joined to the end of this one; it was left out{bytes}: give each by itself"
-        );
+        let message = joined(&why, left);
         log.push(Warning { kind: WarningKind::LostUnknown, message, start, end: None });
     }
 }
@@ -256,6 +288,14 @@ impl BlockSource for PcmStream {
         let whole = read - read % frame;
         self.format.decode(self.bytes.get(..whole).unwrap_or_default(), out);
         self.frames += (whole / frame) as u64;
+        if whole < read {
+            let message = format!(
+                "the last {} bytes are less than one sample of each channel ({frame} bytes); they were left out",
+                read - whole
+            );
+            let start = self.seconds(self.frames);
+            log.push(Warning { kind: WarningKind::Note, message, start, end: None });
+        }
         if (read as u64) < (BLOCK_FRAMES * frame) as u64 {
             self.end(log)?;
         }
@@ -273,6 +313,12 @@ impl BlockSource for PcmStream {
     fn expected_frames(&self) -> Option<u64> {
         let frame = self.frame_bytes().max(1) as u64;
         self.left.map(|left| self.frames + left / frame)
+    }
+
+    fn known_frames(&self) -> Option<u64> {
+        let there = self.total?.saturating_sub(self.reader.count);
+        let left = self.left.map_or(there, |left| left.min(there));
+        Some(self.frames + left / self.frame_bytes().max(1) as u64)
     }
 
     fn codec(&self) -> &str {
@@ -307,13 +353,9 @@ fn adpcm(
     // The last block may hold more samples than the file means.
     let meant = fact.filter(|&f| declared.is_none_or(|d| f <= d && d - f < frames));
     let bounded = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-    let track = Track {
-        params,
-        codec: name.to_owned(),
-        drop: meant.map(|m| bounded(m)..i64::MAX).into_iter().collect(),
-        tolerance: 0,
-        end: declared.filter(|_| extent.available.is_some()).map(|d| bounded(d - d % frames.max(1))),
-    };
+    let mut track = Track::new(params, name);
+    track.drop = meant.map(|m| bounded(m)..i64::MAX).into_iter().collect();
+    track.end = declared.filter(|_| extent.available.is_some()).map(|d| bounded(d - d % frames.max(1)));
     Ok(Box::new(PacketStream::new("WAV", Box::new(source), track)?))
 }
 
@@ -350,19 +392,16 @@ impl PacketSource for AdpcmBlocks {
         }
         let (got, whole) = (self.frames(data.len()), self.frames(self.block));
         if got == 0 {
-            let after = after_sound(&mut self.reader).map_err(SourceError::Read)?;
+            let after = after_sound(&mut self.reader, Chunks::Riff).map_err(SourceError::Read)?;
             return match after {
-                After::File if self.left == Some(0) => Err(SourceError::Truncated(
-                    "another WAV file is joined to the end of this one; it was left out: give each by itself"
-                        .into(),
-                )),
+                After::File(name) if self.left == Some(0) => Err(SourceError::Truncated(joined(name, None))),
                 _ => Ok(None),
             };
         }
         // A last block that is cut short: decoded as far as it goes.
         data.resize(self.block, 0);
         let packet =
-            Packet { data, at: Some(self.at), duration: whole, trim: (0, whole - got), reset: false };
+            Packet { data, at: Some(self.at), duration: whole, trim: (0, whole - got), ..Packet::default() };
         self.at = self.at.saturating_add_unsigned(whole);
         Ok(Some(packet))
     }

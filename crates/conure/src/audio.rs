@@ -102,8 +102,8 @@ impl Recording {
     }
 }
 
-/// Containers that programs write as they record, and that may truly hold nothing yet.
-const EMPTY_IS_VALID: [&str; 1] = ["WAV"];
+/// Containers that may truly hold no sound, and that say so.
+const EMPTY_IS_VALID: [&str; 5] = ["WAV", "AU", "AIFF", "CAF", "FLAC"];
 
 /// Reads a recording as one channel at `sample_rate`. It is decoded, mixed and resampled block by block, so that only
 /// the result is ever whole in memory.
@@ -156,6 +156,8 @@ pub(crate) struct Blocks {
 impl Blocks {
     pub fn open(source: AudioSource, sample_rate: u32, options: &AudioOptions) -> Result<Blocks, Error> {
         let stream = open(source, &options.decode)?;
+        let wanted = options.duration.map_or(f64::INFINITY, |d| options.start.max(0.0) + d);
+        stream.check_length(wanted)?;
         let name = stream.name().to_owned();
         let rate = stream.sample_rate();
         let fail = |kind| Error::Audio(AudioError::new(&name, kind));
@@ -215,12 +217,41 @@ impl Blocks {
             let (seconds, start) = (*at as f64 / rate, *begin as f64 / rate);
             return Err(Error::PastTheEnd { name: name.clone(), seconds, start });
         }
-        if *at == 0 && !EMPTY_IS_VALID.contains(&stream.container()) {
+        let damaged = stream.warnings().iter().any(|w| w.kind.is_damage());
+        if *at == 0 && (damaged || !EMPTY_IS_VALID.contains(&stream.container())) {
             return Err(Error::Samples(format!(
                 "{name}: it looks like {}, but no sound was found in it; it is damaged or incomplete",
                 stream.container()
             )));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_is_valid_where_nothing_is_missing() {
+        let au = b".snd\0\0\0\x18\0\0\0\0\0\0\0\x03\0\0\x3e\x80\0\0\0\x01".to_vec();
+        let empty = read(AudioSource::bytes("x.au", au.clone()), 16_000, &AudioOptions::default()).unwrap();
+        assert_eq!((empty.samples.len(), empty.warnings.len()), (0, 1));
+        // The same with a length that is not there.
+        let mut cut = au;
+        cut[11] = 64;
+        let e = read(AudioSource::bytes("x.au", cut), 16_000, &AudioOptions::default()).unwrap_err();
+        assert!(e.to_string().contains("no sound was found"), "{e}");
+    }
+
+    #[test]
+    fn what_is_too_long_is_refused_unless_a_part_is_wanted() {
+        let mut options = AudioOptions::default();
+        options.decode.raw = "u8:8000:1".parse().ok();
+        options.decode.max_seconds = 1.0;
+        let source = || AudioSource::bytes("long", vec![128; 80_000]);
+        assert!(read(source(), 16_000, &options).unwrap_err().to_string().contains("longer than the limit"));
+        options.duration = Some(0.5);
+        assert_eq!(read(source(), 16_000, &options).unwrap().samples.len(), 8000);
     }
 }
