@@ -192,8 +192,12 @@ fn vocabulary(files: &Files, yaml: &Value) -> Result<Vec<String>, ConvertError> 
 type Shapes = HashMap<String, Vec<usize>>;
 
 fn model_config(yaml: &Value, shapes: &Shapes, vocabulary: Vec<String>) -> Result<ModelConfig, ConfigError> {
-    let arch_and_durations = arch(yaml, shapes)?;
-    let (arch, durations) = arch_and_durations;
+    for section in ["preprocessor", "encoder"] {
+        if yaml.get(section).is_none() {
+            return Err(ConfigError::missing(section, "a section, as every speech model of NeMo has"));
+        }
+    }
+    let (arch, durations) = arch(yaml, shapes)?;
     let encoder = encoder(yaml)?;
     let prompt = prompt(yaml, shapes, encoder.d_model)?;
     let transducer = if arch == Arch::Ctc { None } else { Some(transducer(yaml, durations)?) };
@@ -466,6 +470,18 @@ encoder: {feat_in: 80, d_model: 64, n_layers: 1, n_heads: 4, conv_kernel_size: 9
 decoder: {prednet: {pred_hidden: 64}}
 joint: {jointnet: {joint_hidden: 64}}
 ";
+
+    #[test]
+    fn a_configuration_without_its_sections_is_named_so() {
+        let missing = |yaml: &str| {
+            let yaml = config::from_yaml(yaml).unwrap();
+            model_config(&yaml, &Shapes::new(), vec!["a".into()]).unwrap_err().to_string()
+        };
+        for (yaml, section) in [("{}", "preprocessor"), ("preprocessor: {features: 80}", "encoder")] {
+            let error = missing(yaml);
+            assert!(error.contains(&format!("`{section}`")), "{error}");
+        }
+    }
 
     fn model(extra: &[(&str, &str)], tensors: &[&str]) -> Result<ModelConfig, ConfigError> {
         let mut yaml = YAML.to_owned();

@@ -13,7 +13,7 @@ pub enum ModelError {
     #[error(transparent)]
     Graph(#[from] GraphError),
     /// The file is a model of another family.
-    #[error("{origin}: the architecture is {found:?}; this build runs: {known}")]
+    #[error("{origin}: the architecture is {found:?}; {}", wanted(found, known))]
     Architecture {
         /// The file.
         origin: String,
@@ -75,4 +75,28 @@ pub enum ModelError {
         /// The parts there are.
         known: String,
     },
+}
+
+/// What to do with a model of the architecture `found` where one of `known` is needed.
+fn wanted(found: &str, known: &str) -> String {
+    if found == "parakeet" {
+        "it is a speech model: transcribe with it (`conure transcribe`, `SpeechModel`)".to_owned()
+    } else if crate::decoder::Decoder::knows(found) {
+        "it is a language model: generate text with it (`conure generate`, `LanguageModel`)".to_owned()
+    } else {
+        format!("what can be run here: {known}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_of_another_kind_says_what_it_is_for() {
+        for (found, part) in [("parakeet", "transcribe"), ("gemma3", "generate"), ("bert", "run here: x")] {
+            let error = ModelError::Architecture { origin: "m".into(), found: found.into(), known: "x" };
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    }
 }
