@@ -6,6 +6,7 @@
 mod budget;
 mod deps;
 mod embed;
+mod long;
 mod peers;
 mod process;
 mod random_model;
@@ -37,6 +38,10 @@ Usage: cargo xtask COMMAND
   wer [--release] [MODEL.gguf]
             word error rates on the clips of tests/data/audio: a table by set, head and element type, and what each type
             changes against f32
+  long [--minutes N] [--model MODEL.gguf] [--program CONURE] [-- OPTIONS...]
+            two hours made of the clips of tests/data/audio with pauses between, transcribed as one recording: what is lost,
+            doubled or misheard against the clips alone, memory and speed against ten minutes; OPTIONS go to
+            `conure transcribe` of a release build, or of CONURE
 ";
 
 fn main() -> ExitCode {
@@ -68,6 +73,7 @@ fn run(args: &[String]) -> Result<()> {
         "random-model" => random_model::run(rest),
         "peers" => peers::run(rest),
         "wer" => wer::run(rest),
+        "long" => long::run(rest),
         "help" | "--help" | "-h" => {
             print!("{USAGE}");
             Ok(())

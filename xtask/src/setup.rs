@@ -1,13 +1,20 @@
-//! What the tests need beyond a Rust toolchain: sox and ffmpeg, the audio files that they make, and OpenVINO.
+//! What the tests need beyond a Rust toolchain: sox and ffmpeg, the audio files that they make, OpenVINO, and Silero VAD's
+//! weights.
 
 use crate::process::{self, succeeds};
 use anyhow::{Context, Result};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// The release of OpenVINO that the tests run on.
 const OPENVINO: &str = "openvino==2026.4.1";
 /// Where it goes; `.cargo/config.toml` tells the tests.
 const OPENVINO_ENVIRONMENT: &str = "target/venv-openvino";
+
+/// The package whose weights the tests of speech detection convert, where it goes, and the file that is wanted of it.
+const SILERO: &str = "silero-vad==6.2.3";
+const SILERO_FOLDER: &str = "target/silero-vad";
+const SILERO_WEIGHTS: &str = "silero_vad/data/silero_vad_16k_op15.onnx";
 
 const PROGRAMS: [(&str, &str); 2] = [("sox", "--version"), ("ffmpeg", "-version")];
 
@@ -26,17 +33,41 @@ fn missing() -> Vec<&'static str> {
 pub fn run_if_needed() -> Result<()> {
     // Each is worth having without the others.
     let openvino = openvino();
+    let silero = silero();
     install()?;
     let script = crate::root().join("scripts/make_audio_matrix.sh");
     process::run(Command::new("bash").arg(script)).context("the audio files of the tests cannot be made")?;
-    openvino
+    openvino.and(silero)
+}
+
+/// Unpacks Silero VAD's package unless it is there, without what its own code needs: only its weights are used. The Python
+/// is that of OpenVINO's environment.
+fn silero() -> Result<()> {
+    let folder = crate::root().join(SILERO_FOLDER);
+    if folder.join(SILERO_WEIGHTS).exists() {
+        return Ok(());
+    }
+    let python = python();
+    let advice = || {
+        format!(
+            "the tests of speech detection need {SILERO_FOLDER}: pip install --no-deps --target {SILERO_FOLDER} {SILERO}"
+        )
+    };
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target"];
+    process::run(Command::new(python).args(pip).arg(folder).arg(SILERO)).with_context(advice)
+}
+
+/// The Python of OpenVINO's environment.
+fn python() -> PathBuf {
+    let program = if cfg!(windows) { "Scripts/python.exe" } else { "bin/python3" };
+    crate::root().join(OPENVINO_ENVIRONMENT).join(program)
 }
 
 /// Installs OpenVINO's package into an environment of its own unless it is there. Only its libraries are used, so what it
 /// needs in Python is left out.
 fn openvino() -> Result<()> {
     let environment = crate::root().join(OPENVINO_ENVIRONMENT);
-    let python = environment.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python3" });
+    let python = python();
     let (name, version) = OPENVINO.split_once("==").unwrap_or((OPENVINO, ""));
     let installed = format!("import importlib.metadata as m; assert m.version('{name}') == '{version}'");
     if succeeds(Command::new(&python).args(["-c", &installed])) {
@@ -99,6 +130,6 @@ fn is_root() -> bool {
 /// As [`run_if_needed`].
 pub fn run() -> Result<()> {
     run_if_needed()?;
-    println!("sox, ffmpeg, the audio files and OpenVINO are there");
+    println!("sox, ffmpeg, the audio files, OpenVINO and Silero VAD's weights are there");
     Ok(())
 }

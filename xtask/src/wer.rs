@@ -14,10 +14,12 @@ const AUDIO: &str = "tests/data/audio";
 
 /// A clip, what is said in it, and what NeMo makes of it with the embedded model, by head.
 #[derive(Debug)]
-struct Clip {
-    path: PathBuf,
+pub struct Clip {
+    /// Its file.
+    pub path: PathBuf,
     set: String,
-    reference: String,
+    /// What is said in it.
+    pub reference: String,
     nemo: BTreeMap<String, String>,
 }
 
@@ -61,7 +63,10 @@ impl Variant {
 const COMPARED: &str = "real_";
 
 /// The clips of both collections.
-fn clips() -> Result<Vec<Clip>> {
+///
+/// # Errors
+/// If their descriptions cannot be read.
+pub fn clips() -> Result<Vec<Clip>> {
     let audio = root().join(AUDIO);
     let text = |v: &Value, what: &str| {
         v.as_str().map(str::to_owned).with_context(|| format!("{what} is missing in the clips' JSON"))
@@ -91,7 +96,7 @@ fn json(path: &Path) -> Result<Value> {
 }
 
 /// Words that must be changed, left out or put in to make `hypothesis` of `reference`.
-fn word_errors(reference: &str, hypothesis: &str) -> usize {
+pub fn word_errors(reference: &str, hypothesis: &str) -> usize {
     let hypothesis: Vec<&str> = hypothesis.split_whitespace().collect();
     let mut row: Vec<usize> = (0..=hypothesis.len()).collect();
     for (i, word) in reference.split_whitespace().enumerate() {

@@ -1,5 +1,5 @@
 //! Audio as a recogniser needs it: decoding ([`decode`]), folding down to one channel ([`downmix`]), resampling and the
-//! log-mel spectrogram.
+//! log-mel spectrogram; and where in it somebody speaks ([`vad`]).
 //!
 //! Nothing here panics on input: a file is an error or samples with warnings, whatever is in it.
 
@@ -39,6 +39,7 @@ mod sniff;
 pub mod source;
 mod stream;
 mod track;
+pub mod vad;
 mod vorbis_headers;
 mod wav;
 

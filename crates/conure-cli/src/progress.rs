@@ -1,7 +1,7 @@
 //! Progress on standard error: a bar, JSON lines, or nothing.
 
 use crate::args::TranscribeArgs;
-use conure::{OnProgress, Stage};
+use conure::OnProgress;
 use indicatif::ProgressBar;
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -216,7 +216,7 @@ impl FileProgress {
                 let seconds = clock(progress.seconds);
                 let text = match progress.total {
                     Some(total) => format!("{seconds} of {}, {}", clock(total), progress.stage),
-                    None => format!("{seconds}, {}", Stage::Reading),
+                    None => format!("{seconds}, {}", progress.stage),
                 };
                 self.show(progress.fraction, &text);
             }

@@ -235,9 +235,18 @@ fn version_and_help_go_to_standard_output() {
     assert_eq!((ran.code, ran.stdout), (Some(0), format!("conure {}\n", env!("CARGO_PKG_VERSION"))));
     let help = conure_with(["--help"]);
     assert_eq!((help.code, help.stderr.as_str()), (Some(0), ""));
-    for command in
-        ["transcribe", "convert", "info", "devices", "capture", "graph", "bench", "profile", "completions"]
-    {
+    for command in [
+        "transcribe",
+        "convert",
+        "info",
+        "devices",
+        "capture",
+        "graph",
+        "bench",
+        "profile",
+        "completions",
+        "vad",
+    ] {
         assert!(help.stdout.contains(command), "{command}");
     }
 }
@@ -261,7 +270,7 @@ fn options(help: &str) -> Vec<String> {
 #[test]
 fn the_guide_names_every_option_and_no_other() {
     let guide = std::fs::read_to_string(root().join("docs/command-line.md")).unwrap();
-    for command in ["transcribe", "listen", "convert", "info", "devices", "capture"] {
+    for command in ["transcribe", "listen", "convert", "info", "devices", "capture", "vad"] {
         let help = conure_with([command, "--help"]).stdout;
         let options = options(&help);
         assert!(!options.is_empty(), "{command}: {help}");

@@ -59,6 +59,10 @@ fn sandbox() -> tempfile::TempDir {
     std::fs::copy(oracle.join("stream_eou128.gguf"), at("realtime.gguf")).unwrap();
     std::os::unix::fs::symlink(oracle.join("hf-tdt"), at("hf-model")).unwrap();
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_conure"), at("bin/conure")).unwrap();
+    // `cargo xtask setup` fetches it.
+    let silero = "silero_vad_16k_op15.onnx";
+    std::os::unix::fs::symlink(root().join("target/silero-vad/silero_vad/data").join(silero), at(silero))
+        .unwrap();
     std::fs::write(at("prompt.txt"), "The old man").unwrap();
     std::fs::write(at("book.txt"), "The sea was calm, and the old man rowed home.\n".repeat(20)).unwrap();
     let gemma = root().join("tests/data/language/hf-gemma3");

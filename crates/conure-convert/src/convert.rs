@@ -6,7 +6,7 @@ use crate::quantise::{Scope, TargetType, stored_as};
 use crate::requantise::{self, QuantiseOptions};
 use crate::schema::Meta;
 use crate::section::Section;
-use crate::{hf, language, nemo};
+use crate::{hf, language, nemo, silero};
 use conure_gguf::{GgufWriter, MetaValue, WriteError};
 use conure_tensor::{DType, quant};
 use std::cell::Cell;
@@ -47,7 +47,8 @@ pub struct ConvertOptions<'a> {
 pub struct ConvertReport {
     /// What the input was, in words.
     pub format: &'static str,
-    /// `parakeet.arch` of the model: `ctc`, `rnnt`, `tdt`, `hybrid_rnnt_ctc` or `hybrid_tdt_ctc`.
+    /// `parakeet.arch` of the model: `ctc`, `rnnt`, `tdt`, `hybrid_rnnt_ctc` or `hybrid_tdt_ctc`; of others their
+    /// `general.architecture`.
     pub arch: String,
     /// Number of tensors by type.
     pub tensors: BTreeMap<DType, usize>,
@@ -61,7 +62,8 @@ pub struct ConvertReport {
     pub dropped: Vec<(String, String)>,
 }
 
-/// Converts `input` (a `.nemo` file or unpacked folder, a Hugging Face Parakeet folder, or a Parakeet GGUF file) to
+/// Converts `input` (a `.nemo` file or unpacked folder, a Hugging Face Parakeet folder, a file of Silero VAD, or a
+/// Parakeet GGUF file) to
 /// the GGUF file `output`. The output is written beside its place and renamed when complete; a file that was there is
 /// replaced then and not touched before. Memory: about three times the largest tensor.
 ///
@@ -84,6 +86,9 @@ pub fn convert(
     }
     if detect(input)? == Kind::Gguf {
         return requantise(input, output, options);
+    }
+    if detect(input)? == Kind::Silero {
+        return silero::convert(input, output, options);
     }
     if detect(input)? == Kind::HuggingFace && language::is_language(input)? {
         return language::convert(input, output, options);
@@ -280,6 +285,7 @@ enum Kind {
     NemoFolder,
     HuggingFace,
     Gguf,
+    Silero,
 }
 
 /// Opens and checks an input without writing anything. A gzipped archive is inflated into a nameless file in
@@ -293,6 +299,9 @@ pub fn prepare(input: &Path, folder: &Path) -> Result<Prepared, ConvertError> {
         Kind::NemoFolder => nemo::open_folder(input),
         Kind::HuggingFace => hf::open_folder(input),
         Kind::Gguf => Err(ConvertError::Input { path: input.into(), reason: "it is GGUF already".into() }),
+        Kind::Silero => {
+            Err(ConvertError::Input { path: input.into(), reason: "it is no speech recogniser".into() })
+        }
     }
 }
 
@@ -321,12 +330,23 @@ fn detect(input: &Path) -> Result<Kind, ConvertError> {
         source,
     })? {
         Start::Kind(kind) => Ok(kind),
+        Start::Safetensors | Start::Onnx if silero::is_silero(input)? => Ok(Kind::Silero),
+        Start::Onnx => Err(bad(
+            "it is an ONNX file, and of these only silero_vad_16k_op15.onnx of the package silero-vad is converted; give the \
+             .nemo file or the folder of a Hugging Face model",
+        )),
+        Start::Safetensors => Err(bad(
+            "it is a bare safetensors file: give the folder that also holds config.json, tokenizer.json and \
+             processor_config.json",
+        )),
         Start::Other(reason) => Err(bad(reason)),
     }
 }
 
 enum Start {
     Kind(Kind),
+    Safetensors,
+    Onnx,
     Other(&'static str),
 }
 
@@ -355,8 +375,9 @@ fn start(section: &Section) -> std::io::Result<Start> {
     } else if text().starts_with('<') {
         "it is a web page, not a model: the download gave a page instead of the file"
     } else if length.is_some_and(|l| l < 1 << 30) && head.get(8..).is_some_and(|h| h.starts_with(b"{")) {
-        "it is a bare safetensors file: give the folder that also holds config.json, tokenizer.json and \
-         processor_config.json"
+        return Ok(Start::Safetensors);
+    } else if crate::onnx::may_be_onnx(head) {
+        return Ok(Start::Onnx);
     } else if text().starts_with('{') {
         "it is JSON, not a model: give the folder of a Hugging Face model"
     } else {

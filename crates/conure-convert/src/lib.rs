@@ -3,6 +3,7 @@
 //! ```text
 //! .nemo       gzip? ─▶ tar ─▶ yaml, tokenizer.model, zip ─▶ pickle ─▶ tensors ─┐
 //! folder      config.json, tokenizer.json, safetensors ───────────▶ tensors ─┤─▶ schema ─▶ GGUF
+//! Silero VAD  safetensors or ONNX ─────────────────────────────────▶ tensors ─┤
 //! .gguf       metadata as it is ──────────────────────────────────▶ tensors ─┘
 //! ```
 //!
@@ -20,6 +21,7 @@ mod hf;
 mod language;
 pub mod mel;
 mod nemo;
+pub mod onnx;
 pub mod pickle;
 pub mod prepared;
 mod quantise;
@@ -27,6 +29,7 @@ mod requantise;
 pub mod safetensors;
 pub mod schema;
 pub mod section;
+mod silero;
 pub mod source;
 pub mod tar;
 pub mod tokenizer;

@@ -9,9 +9,11 @@ mod error;
 mod keys;
 mod layers;
 pub mod parakeet;
+pub mod silero;
 mod source;
 
 pub use decoder::{CacheSpec, Decoder, DecoderConfig};
 pub use error::ModelError;
 pub use parakeet::{Attention, Parakeet, ParakeetConfig, StreamingConfig};
+pub use silero::{Silero, SileroConfig};
 pub use source::GgufWeights;

@@ -65,6 +65,34 @@ pub enum SpeechError {
     /// The window of local attention is no window.
     #[error("local attention over {0} frames makes no sense; use 1 or more, 128 is usual")]
     LocalAttention(usize),
+    /// The window for long recordings is none.
+    #[error(
+        "a window of {seconds} s makes no sense; use 5 s or more, 60 to 300 is usual, or 0 for the whole recording at once"
+    )]
+    Window {
+        /// What was asked for.
+        seconds: f64,
+    },
+    /// A detector of speech takes another rate.
+    #[error(
+        "the model that detects speech takes {expected} Hz, not {found} Hz; detect speech by level (energy)"
+    )]
+    VadRate {
+        /// The rate of the recording.
+        found: u32,
+        /// That of the model.
+        expected: u32,
+    },
+    /// A detector of speech that decides on frames of another length.
+    #[error(
+        "{origin}: it decides on {samples} samples at a time, expected 512, as version 5 and later do at 16 kHz"
+    )]
+    VadChunk {
+        /// The file.
+        origin: String,
+        /// Samples of its frames.
+        samples: usize,
+    },
     /// The CPU's kernels cannot be set up.
     #[error(transparent)]
     Kernel(#[from] conure_kernels::KernelError),

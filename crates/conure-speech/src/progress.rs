@@ -44,12 +44,15 @@ impl fmt::Display for Stage {
 pub struct Progress {
     /// What is being done.
     pub stage: Stage,
-    /// While reading: seconds of audio that are read. After that: `fraction` of [`Progress::total`].
+    /// While reading: seconds of audio that are read. After that: `fraction` of [`Progress::total`], or seconds that are
+    /// transcribed.
     pub seconds: f64,
-    /// Seconds of audio in all: the clip, or all clips of a batch. `None` while reading, since most files say how long
-    /// they are only at their end.
+    /// Seconds of audio in all: the clip, or all clips of a batch; of a long file what its header says, until its end is
+    /// reached. `None` while reading, since most files say how long they are only at their end, and for a long recording of
+    /// which nothing says it.
     pub total: Option<f64>,
-    /// Part of the work that is done: 0 while reading, then never less than before, and 1 exactly once, at the end.
+    /// Part of the work that is done: 0 while reading and where `total` is not known, then never less than before, and 1
+    /// exactly once, at the end.
     pub fraction: f64,
 }
 
@@ -67,6 +70,12 @@ impl OnProgress {
     /// Reports on the reading of one recording.
     pub fn reading(&self) -> Reporter {
         Reporter::new(self, Stage::Reading, None)
+    }
+
+    /// Reports on the recognition of a recording whose length is not known: parts are those of [`Reporter::ENDLESS`]
+    /// seconds.
+    pub(crate) fn recognising_on(&self) -> Reporter {
+        Reporter::new(self, Stage::Features, None)
     }
 
     /// Reports on the recognition of `seconds` of audio.
@@ -97,6 +106,9 @@ struct State {
 }
 
 impl Reporter {
+    /// Seconds that the parts of a job count from whose length is not known: more than any recording has.
+    pub(crate) const ENDLESS: f64 = 1e9;
+
     fn new(call: &OnProgress, stage: Stage, total: Option<f64>) -> Reporter {
         let state = Mutex::new(State { told: None, stage, fraction: 0.0 });
         Reporter { call: call.clone(), total, state }
@@ -125,8 +137,18 @@ impl Reporter {
         let fraction = state.fraction;
         // A caller that asks anything of this library from its function must not find it locked.
         drop(state);
-        let seconds = self.total.map_or(seconds, |total| fraction * total);
+        let (seconds, fraction) = match self.total {
+            Some(total) => (fraction * total, fraction),
+            None if stage == Stage::Reading => (seconds, 0.0),
+            None => (fraction * Reporter::ENDLESS, 0.0),
+        };
         (self.call.0)(Progress { stage, seconds, total: self.total, fraction });
+    }
+
+    /// All is done, and was so many seconds long.
+    pub(crate) fn finish_at(&self, seconds: f64) {
+        let stage = self.state.lock().unwrap_or_else(PoisonError::into_inner).stage;
+        (self.call.0)(Progress { stage, seconds, total: Some(seconds), fraction: 1.0 });
     }
 
     /// All is done.

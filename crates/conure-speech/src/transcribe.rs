@@ -1,12 +1,14 @@
 //! From tokens to transcripts: text, words, segments.
 
-use crate::decode::{Hypothesis, Token};
+use crate::decode::Hypothesis;
 use crate::error::SpeechError;
+use crate::long::{SHORTEST_WINDOW, WINDOW_SECONDS};
 use crate::options::RecogniseOptions;
 use crate::recogniser::{Recogniser, Recognition};
 use crate::result::{Alternative, ClipTokens, Segment, Transcript};
 use crate::split::Limits;
 use crate::timing::{Segmentation, TIGHT_FRAMES, TimingOptions};
+use crate::vad::Vad;
 use std::sync::Arc;
 
 /// Most samples that a batch pads its clips to, all together: about 5 minutes at 16 kHz. Larger batches gain nothing on
@@ -31,6 +33,23 @@ pub struct TranscribeOptions {
     pub max_words: Option<usize>,
     /// Most seconds of a segment.
     pub max_duration: Option<f64>,
+    /// Seconds of the longest piece that is recognised at once, which bounds memory: longer recordings are heard in windows
+    /// that overlap. `None`: [`WINDOW_SECONDS`]; 0: everything at once, however long.
+    pub window: Option<f64>,
+    /// Leaves out where nobody speaks, as this detector says. `None`: everything is heard, and long recordings are cut in
+    /// pauses by level.
+    pub vad: Option<Vad>,
+}
+
+impl TranscribeOptions {
+    /// The longest window in seconds; `None`: everything at once.
+    pub(crate) fn window_seconds(&self) -> Result<Option<f64>, SpeechError> {
+        match self.window.unwrap_or(WINDOW_SECONDS) {
+            0.0 => Ok(None),
+            seconds if seconds >= SHORTEST_WINDOW && seconds.is_finite() => Ok(Some(seconds)),
+            seconds => Err(SpeechError::Window { seconds }),
+        }
+    }
 }
 
 impl Recogniser {
@@ -43,8 +62,32 @@ impl Recogniser {
         samples: &[f32],
         options: &TranscribeOptions,
     ) -> Result<Transcript, SpeechError> {
+        if self.is_whole(samples, options)? {
+            return self.transcribe_whole(samples, options);
+        }
+        let mut pieces = samples.chunks(self.sample_rate() as usize);
+        let next = |out: &mut Vec<f32>| {
+            let piece = pieces.next();
+            out.extend_from_slice(piece.unwrap_or_default());
+            Ok::<bool, SpeechError>(piece.is_some())
+        };
+        self.transcribe_pieces(Some(self.seconds(samples)), next, options)
+    }
+
+    /// Whether a clip is recognised at once.
+    fn is_whole(&self, clip: &[f32], options: &TranscribeOptions) -> Result<bool, SpeechError> {
+        let fits = options.window_seconds()?.is_none_or(|window| self.seconds(clip) <= window);
+        Ok(fits && options.vad.is_none())
+    }
+
+    /// A clip that is recognised at once.
+    pub(crate) fn transcribe_whole(
+        &self,
+        samples: &[f32],
+        options: &TranscribeOptions,
+    ) -> Result<Transcript, SpeechError> {
         let recognition = self.recognise(samples, &options.recognise)?;
-        self.transcript(&recognition, samples, options)
+        self.transcript(recognition, samples, options)
     }
 
     /// Transcribes clips in batches of clips of like length; the results are in the order of the clips and the same as
@@ -66,15 +109,29 @@ impl Recogniser {
         let mut done = 0.0;
         while !rest.is_empty() {
             // Sorted by length: the last of a batch is its longest.
-            let fits = |n: &usize| n * clips[rest[n - 1]].len() <= BATCH_SAMPLES;
+            let fits = |n: &usize| {
+                let longest = clips[rest[n - 1]];
+                let whole = self.is_whole(longest, options).unwrap_or(false);
+                whole && n * longest.len().max(self.sample_rate() as usize) <= BATCH_SAMPLES
+            };
             let count = (1..=rest.len()).take_while(fits).last().unwrap_or(1);
             let (batch, later) = rest.split_at(count);
+            if let [one] = batch
+                && !self.is_whole(clips[*one], options)?
+            {
+                let quiet = RecogniseOptions { progress: None, ..options.recognise.clone() };
+                let alone = TranscribeOptions { recognise: quiet, ..options.clone() };
+                results[*one] = Some(self.transcribe(clips[*one], &alone)?);
+                done += self.seconds(clips[*one]) / total.max(f64::MIN_POSITIVE);
+                rest = later;
+                continue;
+            }
             let group: Vec<&[f32]> = batch.iter().map(|&i| clips[i]).collect();
             let share = group.iter().map(|c| self.seconds(c)).sum::<f64>() / total.max(f64::MIN_POSITIVE);
             let job = reporter.as_ref().map(|r| (r, done, share));
             let recognitions = self.recognise_part(&group, &options.recognise, job)?;
             done += share;
-            for (&i, recognition) in batch.iter().zip(&recognitions) {
+            for (&i, recognition) in batch.iter().zip(recognitions) {
                 results[i] = Some(self.transcript(recognition, clips[i], options)?);
             }
             rest = later;
@@ -88,13 +145,32 @@ impl Recogniser {
     /// The transcript of what the decoder made of a clip.
     fn transcript(
         &self,
-        recognition: &Recognition,
+        mut recognition: Recognition,
         clip: &[f32],
         options: &TranscribeOptions,
     ) -> Result<Transcript, SpeechError> {
-        let duration = self.seconds(clip);
-        let invented = !recognition.tokens.is_empty() && only_faint_noise(clip, self.sample_rate());
-        let heard: &[Token] = if invented { &[] } else { &recognition.tokens };
+        let invented = self.is_invented(&recognition, clip);
+        if invented {
+            recognition.tokens.clear();
+        } else {
+            self.without_holes(&mut recognition, clip, options, None)?;
+        }
+        self.transcript_of(&recognition, self.seconds(clip), invented, options)
+    }
+
+    /// Whether what was made of a clip can only be invented.
+    pub(crate) fn is_invented(&self, recognition: &Recognition, clip: &[f32]) -> bool {
+        !recognition.tokens.is_empty() && only_faint_noise(clip, self.sample_rate())
+    }
+
+    /// The transcript of tokens in `duration` seconds of audio, some of which held nothing but noise if `invented`.
+    pub(crate) fn transcript_of(
+        &self,
+        recognition: &Recognition,
+        duration: f64,
+        invented: bool,
+        options: &TranscribeOptions,
+    ) -> Result<Transcript, SpeechError> {
         let timing = TimingOptions {
             frame_seconds: self.frame_seconds(),
             tight_frames: options.tight_words.then_some(TIGHT_FRAMES),
@@ -103,7 +179,8 @@ impl Recogniser {
             limits: Limits::some(options.max_words, options.max_duration),
             ..TimingOptions::new(duration)
         };
-        let clip = ClipTokens { tokens: heard, head: recognition.head, padding: recognition.padding };
+        let Recognition { tokens, head, padding, .. } = recognition;
+        let clip = ClipTokens { tokens, head: *head, padding: *padding };
         let alternative = |found: &Hypothesis| {
             let clip = ClipTokens { tokens: &found.tokens, ..clip };
             let words = clip.words(self.vocabulary(), &timing);

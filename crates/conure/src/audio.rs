@@ -5,7 +5,6 @@ use conure_audio::decode::{AudioStream, DecodeOptions, open};
 use conure_audio::downmix::Downmix;
 use conure_audio::error::AudioError;
 use conure_audio::resample::Resampler;
-use conure_speech::{OnProgress, RecogniseOptions, SpeechError};
 
 pub use conure_audio::decode::{Warning, container};
 pub use conure_audio::downmix::Mix;
@@ -111,30 +110,11 @@ const EMPTY_IS_VALID: [&str; 5] = ["WAV", "AU", "AIFF", "CAF", "FLAC"];
 /// # Errors
 /// What cannot be read, by name; a start past the end.
 pub fn read(source: AudioSource, sample_rate: u32, options: &AudioOptions) -> Result<Recording, Error> {
-    read_watched(source, sample_rate, options, &RecogniseOptions::default())
-}
-
-/// As [`read()`], looking at the flag and telling the function that the options of the recognition have for the purpose.
-pub(crate) fn read_watched(
-    source: AudioSource,
-    sample_rate: u32,
-    options: &AudioOptions,
-    watch: &RecogniseOptions,
-) -> Result<Recording, Error> {
-    let reporter = watch.progress.as_ref().map(OnProgress::reading);
     let mut blocks = Blocks::open(source, sample_rate, options)?;
     let mut samples = Vec::new();
-    while blocks.next(&mut samples)? {
-        if watch.cancelled() {
-            return Err(SpeechError::Cancelled.into());
-        }
-        if let Some(reporter) = &reporter {
-            reporter.read(samples.len() as f64 / f64::from(sample_rate));
-        }
-    }
+    while blocks.next(&mut samples)? {}
     samples.shrink_to_fit();
-    let start = blocks.begin as f64 / f64::from(blocks.rate);
-    let warnings = blocks.stream.warnings().to_vec();
+    let (start, warnings) = (blocks.start(), blocks.warnings().to_vec());
     Ok(Recording { name: blocks.name, samples, sample_rate, start, warnings })
 }
 
@@ -179,6 +159,17 @@ impl Blocks {
             at: 0,
             mono: Vec::new(),
         })
+    }
+
+    /// Seconds from the start of the file at which the samples begin.
+    pub fn start(&self) -> f64 {
+        self.begin as f64 / f64::from(self.rate)
+    }
+
+    /// Seconds that will come, as far as the file's header says.
+    pub fn expected_seconds(&self) -> Option<f64> {
+        let wanted = self.end.saturating_sub(self.begin) as f64 / f64::from(self.rate);
+        self.stream.expected_seconds().map(|all| (all - self.start()).clamp(0.0, wanted))
     }
 
     /// What the reader has to say so far.

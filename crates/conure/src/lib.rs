@@ -17,10 +17,12 @@ mod model;
 mod process;
 mod profile;
 mod speakers;
+mod vad;
 
 pub use audio::{AudioOptions, AudioSource, Recording, Samples};
 pub use bench::{BatchBench, Bench, Times, roofline};
 pub use conure_audio::decode::DecodeOptions;
+pub use conure_audio::vad::SpanOptions;
 pub use conure_graph::{DeviceInfo, Drawing, Passes, Placement, devices};
 pub use conure_kernels::roofline::Roofline;
 pub use conure_kernels::{Precision, ThreadBudget};
@@ -32,7 +34,7 @@ pub use conure_speech::result::{Alternative, Segment, TokenInfo, Transcript, Wor
 pub use conure_speech::timing::Segmentation;
 pub use conure_speech::{
     Decoder, EndKind, HotWords, OnProgress, Progress, RecogniseOptions, Search, Stage, Stream, StreamEnd,
-    StreamOptions, StreamUpdate, TranscribeOptions, format,
+    StreamOptions, StreamUpdate, TranscribeOptions, Vad, WINDOW_SECONDS, format,
 };
 pub use conure_tensor::{DType, Tensor};
 pub use conure_text::{ChatTemplate, Message, TextError, TextStream, Tokenizer};
@@ -45,3 +47,4 @@ pub use live::Heard;
 pub use many::{FileClip, FilesEvent};
 pub use model::{LoadOptions, SpeechModel};
 pub use profile::{Profile, Share, TraceArgs, TraceEvent};
+pub use vad::{DetectOptions, Detected, Span, detect_speech, load_vad};

@@ -1,6 +1,6 @@
 //! Speech models: loaded once, used by any number of threads.
 
-use crate::audio::{AudioOptions, AudioSource, Recording, Samples, read, read_watched};
+use crate::audio::{AudioOptions, AudioSource, Blocks, Recording, Samples, read};
 use crate::error::Error;
 use crate::info::ModelInfo;
 use crate::many::placed;
@@ -11,7 +11,7 @@ use conure_graph::{Device, Passes, Registry};
 use conure_kernels::{Cpu, Precision, ThreadBudget};
 use conure_speech::result::Transcript;
 use conure_speech::{
-    HotWords, RecogniseOptions, Recogniser, SpeechError, Stream, StreamOptions, TranscribeOptions,
+    HotWords, RecogniseOptions, Recogniser, SpeechError, Stream, StreamOptions, TranscribeOptions, shift,
 };
 use conure_tensor::Tensor;
 use std::path::Path;
@@ -120,7 +120,7 @@ impl SpeechModel {
 
     /// Transcribes a recording: a file, a pipe, or bytes in memory, of any format that Conure reads.
     ///
-    /// A long one can be watched, and stopped:
+    /// However long it is, no more of it is in memory than [`TranscribeOptions::window`] says. It can be watched, and stopped:
     ///
     /// ```
     /// use conure::{AudioSource, OnProgress, SpeechModel, TranscribeOptions};
@@ -156,8 +156,13 @@ impl SpeechModel {
         if audio.speakers {
             return self.transcribe_speakers(&source, audio, options);
         }
-        let recording = read_watched(source, self.sample_rate(), audio, &options.recognise)?;
-        self.transcribe_recording(&recording, options)
+        let mut blocks = Blocks::open(source, self.sample_rate(), audio)?;
+        let expected = blocks.expected_seconds();
+        let mut transcript =
+            self.recogniser.transcribe_pieces(expected, |samples| blocks.next(samples), options)?;
+        shift(&mut transcript, blocks.start());
+        transcript.warnings.extend(blocks.warnings().iter().map(ToString::to_string));
+        Ok(transcript)
     }
 
     /// Reads a recording as this model takes it.

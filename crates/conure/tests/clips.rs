@@ -16,7 +16,8 @@ fn json(name: &str) -> Value {
 }
 
 fn transcribe(model: &SpeechModel, file: &str, decoder: Decoder) -> Transcript {
-    let mut options = TranscribeOptions { tokens: true, ..Default::default() };
+    // At once, as NeMo does.
+    let mut options = TranscribeOptions { tokens: true, window: Some(0.0), ..Default::default() };
     options.recognise.decoder = decoder;
     model.transcribe_file(AudioSource::path(data(file)), &Default::default(), &options).unwrap()
 }

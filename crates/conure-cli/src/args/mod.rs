@@ -6,6 +6,7 @@ mod language;
 mod listen;
 mod search;
 mod transcribe;
+mod vad;
 pub mod values;
 
 pub use bench_conv::BenchConvArgs;
@@ -15,7 +16,8 @@ pub use inspect::{
 pub use language::{CacheArg, ChatArgs, GenerateArgs, PerplexityArgs, SamplingArgs, TextArgs, TokenizeArgs};
 pub use listen::{ListenArgs, LiveFormatArg, PaceArg};
 pub use search::SearchArgs;
-pub use transcribe::{DecoderArg, ProgressArg, TranscribeArgs, is_stdin};
+pub use transcribe::{DecoderArg, InputArgs, ProgressArg, TranscribeArgs, is_stdin};
+pub use vad::{VadArg, VadArgs};
 
 use crate::failure::Failure;
 use clap::builder::FalseyValueParser;
@@ -57,6 +59,8 @@ pub enum Command {
     Info(InfoArgs),
     /// List the devices that can run a model
     Devices(DevicesArgs),
+    /// Say where in a recording somebody speaks
+    Vad(Box<VadArgs>),
     /// Save named intermediate results of a model as safetensors
     Capture(CaptureArgs),
     /// Draw a model's graphs, say where they run and what memory they take
@@ -231,8 +235,8 @@ pub struct QuantizeArgs {
     conure convert ./parakeet-ctc-0.6b/ parakeet.gguf --dtype f16\n\n\
     Nothing in the input is executed. The output appears under its name only when it is complete.")]
 pub struct ConvertArgs {
-    /// A .nemo archive (or its unpacked folder), a Hugging Face folder (safetensors, configuration, tokenizer), or a GGUF
-    /// file to store in another type
+    /// A .nemo archive (or its unpacked folder), a Hugging Face folder (safetensors, configuration, tokenizer), a file of
+    /// Silero VAD (ONNX, safetensors), or a GGUF file to store in another type
     #[arg(value_name = "IN")]
     pub input: PathBuf,
 

@@ -1,5 +1,6 @@
 //! `conure transcribe`: its options, and which of them make no sense together.
 
+use super::vad::VadArg;
 use super::{ComputeArgs, SearchArgs, values};
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
@@ -180,7 +181,7 @@ pub struct LiveArgs {
     /// Give words as they are spoken, also of a pipe that never ends: a line that grows on a terminal, else a JSON object
     /// per line; needs a streaming model
     #[arg(long, env = "CONURE_STREAM", value_parser = FalseyValueParser::new())]
-    #[arg(conflicts_with_all = ["output_dir", "word_timestamps", "max_words", "max_duration", "highlight_words", "tokens", "silence_gap", "local_attention"])]
+    #[arg(conflicts_with_all = ["output_dir", "word_timestamps", "max_words", "max_duration", "highlight_words", "tokens", "silence_gap", "local_attention", "window", "vad"])]
     pub stream: bool,
 
     /// Frames of 80 ms that a streaming model waits for before it decides: more is better and later [default: as the model
@@ -292,6 +293,20 @@ pub struct RecognitionArgs {
     /// Let attention see only so many frames of 80 ms to each side; memory then grows slowly with length
     #[arg(long, value_name = "W", env = "CONURE_LOCAL_ATTENTION", value_parser = values::count)]
     pub local_attention: Option<usize>,
+
+    /// Longest piece in seconds that is recognised at once [default: 60]: longer recordings are heard in windows that overlap;
+    /// 0: everything at once, as NeMo does, which takes memory and time for it
+    #[arg(long, value_name = "S", env = "CONURE_WINDOW", value_parser = values::window)]
+    pub window: Option<f64>,
+
+    /// Leave out where nobody speaks, as `energy` (by level) or the GGUF file of Silero VAD says [default: everything is
+    /// heard]
+    #[arg(long, value_name = "HOW", env = "CONURE_VAD")]
+    pub vad: Option<VadArg>,
+
+    /// Tell speakers apart, and say who speaks: each channel is one and is transcribed by itself
+    #[arg(long, value_enum, value_name = "HOW", env = "CONURE_SPEAKERS", conflicts_with_all = ["channel", "stream"])]
+    pub speakers: Option<SpeakersArg>,
 }
 
 /// What is read.
@@ -305,10 +320,6 @@ pub struct InputArgs {
     /// Use this channel only, counted from 0 [default: all channels mixed]
     #[arg(long, value_name = "N", env = "CONURE_CHANNEL", value_parser = values::channel, allow_negative_numbers = true)]
     pub channel: Option<usize>,
-
-    /// Tell speakers apart, and say who speaks: each channel is one and is transcribed by itself
-    #[arg(long, value_enum, value_name = "HOW", env = "CONURE_SPEAKERS", conflicts_with_all = ["channel", "stream"])]
-    pub speakers: Option<SpeakersArg>,
 
     /// Skip so much at the beginning: seconds or hours:minutes:seconds
     #[arg(long, value_name = "TIME", env = "CONURE_START", value_parser = values::seconds)]

@@ -33,6 +33,20 @@ pub fn some_seconds(text: &str) -> Result<f64, String> {
     seconds(text).and_then(|s| if s > 0.0 { Ok(s) } else { Err("expected more than 0 seconds".to_owned()) })
 }
 
+/// Seconds of a window: 0 for none, else long enough to make sense.
+pub fn window(text: &str) -> Result<f64, String> {
+    let expected = || "expected 0 (everything at once) or at least 5 seconds".to_owned();
+    seconds(text)
+        .map_err(|_| expected())
+        .and_then(|s| if s == 0.0 || s >= 5.0 { Ok(s) } else { Err(expected()) })
+}
+
+/// A probability.
+pub fn probability(text: &str) -> Result<f32, String> {
+    let p = text.trim().parse::<f32>().ok().filter(|p| (0.0..=1.0).contains(p));
+    p.ok_or_else(|| "expected a number from 0 to 1".to_owned())
+}
+
 /// A count, at least 1.
 pub fn count(text: &str) -> Result<usize, String> {
     whole(text, 1, MOST)
@@ -150,6 +164,20 @@ mod tests {
         }
         assert!(some_seconds("0").is_err());
         assert_eq!(some_seconds("0.25"), Ok(0.25));
+    }
+
+    #[test]
+    fn windows_and_probabilities() {
+        for (text, expected) in
+            [("0", Some(0.0)), ("5", Some(5.0)), ("2:00", Some(120.0)), ("4.9", None), ("x", None)]
+        {
+            assert_eq!(window(text).ok(), expected, "{text}");
+        }
+        for (text, expected) in
+            [("0", Some(0.0)), ("0.5", Some(0.5)), ("1.1", None), ("nan", None), ("-0.1", None)]
+        {
+            assert_eq!(probability(text).ok(), expected, "{text}");
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub mod quantize;
 mod stream;
 pub mod tokenize;
 pub mod transcribe;
+pub mod vad;
 
 /// Bytes for people: `24.5 MB`.
 pub fn megabytes(bytes: u64) -> String {

@@ -1,7 +1,7 @@
 //! `conure transcribe`.
 
 use super::{many, model};
-use crate::args::{TranscribeArgs, is_stdin};
+use crate::args::{InputArgs, TranscribeArgs, is_stdin};
 use crate::failure::{Exit, Failure};
 use crate::inputs::{self, Input};
 use crate::interrupt::Interrupt;
@@ -38,7 +38,7 @@ pub fn run(args: &TranscribeArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     let job = Prepared {
         targets: targets(&inputs.list, args.output.output_dir.as_deref(), &formats)?,
         audio: audio_options(args),
-        options: transcribe_options(args, interrupt),
+        options: transcribe_options(args, interrupt)?,
         format: format_options(args),
     };
     if inputs.list.len() == 1
@@ -235,19 +235,23 @@ fn refuse_terminal() -> Result<(), Failure> {
 }
 
 pub(super) fn audio_options(args: &TranscribeArgs) -> AudioOptions {
-    let input = &args.input;
+    AudioOptions { speakers: args.recognition.speakers.is_some(), ..input_options(&args.input) }
+}
+
+/// How an input is read.
+pub(super) fn input_options(input: &InputArgs) -> AudioOptions {
     AudioOptions {
         decode: DecodeOptions { raw: input.raw, strict: input.strict, ..DecodeOptions::default() },
         mix: input.channel.map_or(Mix::All, Mix::Channel),
-        speakers: input.speakers.is_some(),
         start: input.start.unwrap_or(0.0),
         duration: input.duration,
+        ..AudioOptions::default()
     }
 }
 
-fn transcribe_options(args: &TranscribeArgs, interrupt: &Interrupt) -> TranscribeOptions {
+fn transcribe_options(args: &TranscribeArgs, interrupt: &Interrupt) -> Result<TranscribeOptions, Failure> {
     let recognition = &args.recognition;
-    TranscribeOptions {
+    Ok(TranscribeOptions {
         recognise: RecogniseOptions {
             decoder: recognition.decoder.decoder(),
             language: recognition.language.clone().filter(|l| !l.is_empty()),
@@ -261,7 +265,9 @@ fn transcribe_options(args: &TranscribeArgs, interrupt: &Interrupt) -> Transcrib
         segments: recognition.segments.rule(),
         max_words: args.output.max_words,
         max_duration: args.output.max_duration,
-    }
+        window: recognition.window,
+        vad: recognition.vad.as_ref().map(super::vad::detector).transpose()?,
+    })
 }
 
 fn format_options(args: &TranscribeArgs) -> FormatOptions {
