@@ -309,15 +309,22 @@ def compare(engines, work):
     return {name: float(np.abs(out - reference).max()) for name, out in outputs.items()}
 
 
+def kind_of(path):
+    """TYPE of NAME.TYPE.gguf."""
+    return os.path.basename(path).rsplit(".", 2)[-2]
+
+
 def measure(options, meta, w, seconds, threads):
     """All engines at one length with so many threads."""
     frames, peers = prepare(options, meta, w, seconds)
     mels = meta["parakeet.encoder.feat_in"]
     engines = []
     for path in options.models:
-        name = "Conure " + os.path.basename(path).rsplit(".", 2)[-2]
+        name = "Conure " + kind_of(path)
         command = [options.conure, path, "--serve", "--threads", str(threads), "--seconds", str(seconds)]
         engines.append(Engine(name, command))
+        # The same on OpenVINO, through Conure's own graph: beside OpenVINO's own reader of ONNX.
+        engines.append(Engine(f"Conure on OpenVINO {kind_of(path)}", command + ["--device", "openvino:CPU"]))
     for engine, kind, path in peers:
         command = [sys.executable, __file__, "--worker", engine, path, str(threads), str(frames), str(mels)]
         engines.append(Engine(f"{engine} {kind}", command))
@@ -360,6 +367,14 @@ def table(options, rows):
         of = {r["engine"]: r["median_ms"] for r in rows if (r["seconds"], r["threads"]) == case}
         ratios.append(f"{min(of[p] for p in peers) / of[ours]:.2f}")
     lines.append(f"| faster f32 peer / {ours} | " + " | ".join(ratios) + " | | |")
+    for reader, kind in [("OpenVINO f32", "f32"), ("OpenVINO int8 weights", "q8_0")]:
+        through = f"Conure on OpenVINO {kind}"
+        if reader in names and through in names:
+            at = lambda name, case: next(  # noqa: E731
+                r["median_ms"] for r in rows if r["engine"] == name and (r["seconds"], r["threads"]) == case
+            )
+            cells = [f"{at(reader, case) / at(through, case):.2f}" for case in cases]
+            lines.append(f"| {reader} / {through} | " + " | ".join(cells) + " | | |")
     return "\n".join(lines)
 
 

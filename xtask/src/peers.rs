@@ -36,6 +36,9 @@ pub fn run(args: &[String]) -> Result<()> {
     };
     let mut script = Command::new(&python);
     script.arg(root().join("scripts/peers.py"));
+    // The peers' own OpenVINO, so that both are the same build; models are compiled anew, as its reader's are.
+    script.env("CONURE_OPENVINO_DIR", work.join("venv"));
+    script.env("CONURE_OPENVINO_COMPILED_MODEL_CACHE_DIR", "off");
     script.arg("--conure").arg(root().join("target/release/examples/encoder_speed"));
     script.arg("--work").arg(&work).args(options).arg("--").arg(&model).args(models);
     process::run(&mut script)

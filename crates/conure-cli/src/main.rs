@@ -51,6 +51,7 @@ fn run(command: &Command) -> Result<Exit, Failure> {
         Command::Info(args) => commands::info::run(args),
         Command::Devices(args) => commands::devices::run(args),
         Command::Vad(args) => commands::vad::run(args, &interrupt),
+        Command::Cache(args) => commands::cache::run(args),
         Command::Capture(args) => commands::capture::run(args, &interrupt),
         Command::Graph(args) => commands::graph::run(args),
         Command::Bench(args) => commands::bench::run(args, &interrupt),

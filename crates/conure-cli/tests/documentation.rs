@@ -82,6 +82,7 @@ fn bash(block: &str, dir: &Path) -> std::process::Output {
         .current_dir(dir)
         .env("PATH", path)
         .env("REPOSITORY", root())
+        .env("CONURE_OPENVINO_COMPILED_MODEL_CACHE_DIR", dir.join("compiled"))
         .env("REAL_CARGO", std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .output()
         .unwrap()

@@ -1,4 +1,5 @@
-//! Raw access to the machine, safe to call: mapped files, aligned memory, OpenVINO.
+//! Raw access to the machine, safe to call: mapped files, aligned memory, files that are kept for the
+//! next start, OpenVINO.
 //!
 //! Nothing here knows an operation, a model or a file format. The crate is one of the few that may hold `unsafe`
 //! code; what it offers is safe.
@@ -8,3 +9,4 @@ pub mod arena;
 pub mod faulty;
 pub mod map;
 pub mod openvino;
+pub mod store;

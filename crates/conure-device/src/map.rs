@@ -180,6 +180,15 @@ impl MappedFile {
         matches!(self.store, Store::Mapped(..))
     }
 
+    /// What tells this file, as it is now, from every other and from itself after a change, without reading it: the file
+    /// system's numbers for it, its length, and its times of change to the nanosecond. `None` for bytes that are no mapping
+    /// of a file, on systems without such numbers, and for a file that changed a moment ago: a second change within one tick
+    /// of the file system's clock would go unseen.
+    pub fn stamp(&self) -> Option<String> {
+        let Store::Mapped(_, file) = &self.store else { return None };
+        stamp(&file.metadata().ok()?)
+    }
+
     /// Tells the system that the bytes in `range` are not needed for now, so that their memory can be used for
     /// something else; whole pages inside the range only. The bytes stay readable: a later access fetches them from
     /// the file again. Does nothing for bytes that are not mapped, and on systems without such advice.
@@ -241,6 +250,36 @@ fn advise_unneeded(map: &Mmap, start: usize, len: usize) {
 
 #[cfg(not(unix))]
 fn advise_unneeded(_: &Mmap, _: usize, _: usize) {}
+
+/// A file this young may change again without its times changing.
+#[cfg(unix)]
+const SETTLED: std::time::Duration = std::time::Duration::from_secs(2);
+
+#[cfg(unix)]
+fn stamp(meta: &Metadata) -> Option<String> {
+    use std::os::unix::fs::MetadataExt;
+    // The time of change counts writes and renames and cannot be set back as that of modification can.
+    let changed = std::time::UNIX_EPOCH
+        + std::time::Duration::new(u64::try_from(meta.ctime()).ok()?, u32::try_from(meta.ctime_nsec()).ok()?);
+    let age = std::time::SystemTime::now().duration_since(changed).ok()?;
+    (age > SETTLED).then(|| {
+        format!(
+            "{}.{}.{}.{}.{}.{}.{}",
+            meta.dev(),
+            meta.ino(),
+            meta.len(),
+            meta.mtime(),
+            meta.mtime_nsec(),
+            meta.ctime(),
+            meta.ctime_nsec()
+        )
+    })
+}
+
+#[cfg(not(unix))]
+fn stamp(_: &Metadata) -> Option<String> {
+    None
+}
 
 /// Opens a path after making sure that it is a regular file: opening a pipe could wait for ever.
 fn open_regular(path: &Path) -> Result<(File, Metadata), MapError> {
@@ -416,6 +455,22 @@ mod tests {
         map.release(0..size);
         let after = resident();
         assert!(before - after > size / 2, "{before} bytes resident before, {after} after");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_stamp_changes_with_the_file() {
+        let f = file(&[1; 1000]);
+        let meta = |path: &Path| std::fs::metadata(path).unwrap();
+        assert_eq!(MappedFile::open(f.path()).unwrap().stamp(), None, "it was made a moment ago");
+        assert_eq!(MappedFile::from_bytes(vec![1; 10]).unwrap().stamp(), None);
+        // A file that is there since long: this program.
+        let program = std::env::current_exe().unwrap();
+        let stamp = |path: &Path| super::stamp(&meta(path));
+        if let Some(first) = stamp(&program) {
+            assert_eq!(stamp(&program), Some(first.clone()));
+            assert!(first.contains(&meta(&program).len().to_string()));
+        }
     }
 
     #[test]

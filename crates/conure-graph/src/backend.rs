@@ -7,6 +7,7 @@
 use crate::device::DeviceInfo;
 use crate::error::GraphError;
 use crate::graph::{Graph, Node};
+use crate::observe::KernelDone;
 use crate::session::{Program, Session};
 use conure_kernels::Cpu;
 use conure_tensor::{Bindings, TensorMut, TensorView};
@@ -30,6 +31,20 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// # Errors
     /// What the device cannot do after all, naming device and node.
     fn compile(&self, piece: &Graph) -> Result<Arc<dyn Compiled>, GraphError>;
+
+    /// How many pieces were compiled so far, and how many came from a cache.
+    fn compilations(&self) -> Compilations {
+        Compilations::default()
+    }
+}
+
+/// Pieces that a device made ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compilations {
+    /// Compiled.
+    pub compiled: usize,
+    /// Taken from a cache.
+    pub cached: usize,
 }
 
 /// A piece compiled for a device, shared by sessions.
@@ -66,6 +81,11 @@ pub trait Execution: fmt::Debug + Send {
     /// # Errors
     /// If the device cannot take them.
     fn write_state(&mut self, index: usize, bytes: &[u8]) -> Result<(), GraphError>;
+
+    /// The kernels of the last run, if the device was told to look.
+    fn kernels(&self) -> Vec<KernelDone> {
+        Vec::new()
+    }
 }
 
 /// What an [`Execution`] gets for one run.
@@ -127,6 +147,12 @@ impl Executions {
             self.running.remove(at);
         }
         result
+    }
+
+    /// The kernels that the last run of `piece` called.
+    pub(crate) fn kernels(&self, piece: &Arc<Piece>) -> Vec<KernelDone> {
+        let found = self.running.iter().find(|(p, _)| Arc::ptr_eq(p, piece));
+        found.map(|(_, execution)| execution.kernels()).unwrap_or_default()
     }
 
     /// The execution of `piece`, begun if there is none. States that another piece of the same graph keeps (the same part

@@ -304,7 +304,11 @@ fn piece_step(
     let mut outputs = outputs(graph, step, write_parts)?;
     let mut call =
         PieceCall { bindings: &plan.bindings, inputs: &views, outputs: &mut outputs, cancel: run.cancel };
-    run.executions.run(piece, run.cpu, &mut call)
+    run.executions.run(piece, run.cpu, &mut call)?;
+    if let Some(watch) = &run.watch {
+        watch.kernels(&run.executions.kernels(piece));
+    }
+    Ok(())
 }
 
 fn panic_message(payload: &(dyn std::any::Any + Send)) -> String {

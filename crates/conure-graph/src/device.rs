@@ -1,6 +1,6 @@
 //! Devices: what there is to run on, and what a name means.
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Compilations};
 use crate::openvino::{OpenVino, OpenVinoOptions};
 use crate::partial::Partial;
 use conure_kernels::Isa;
@@ -51,6 +51,11 @@ impl Device {
     /// The name that tells it apart.
     pub fn name(&self) -> &str {
         &self.info.name
+    }
+
+    /// How many pieces of graphs were made ready for it so far; none on the CPU.
+    pub fn compilations(&self) -> Compilations {
+        self.backend.as_ref().map(|b| b.compilations()).unwrap_or_default()
     }
 
     pub(crate) fn backend(&self) -> Option<&Arc<dyn Backend>> {

@@ -28,13 +28,13 @@ mod session;
 mod states;
 mod weights;
 
-pub use backend::{Backend, Compiled, Execution, Piece, PieceCall};
+pub use backend::{Backend, Compilations, Compiled, Execution, Piece, PieceCall};
 pub use build::{GraphBuilder, StateId};
 pub use device::{DEVICE_VARIABLES, Device, DeviceInfo, NoSuchDevice, Registry, devices};
 pub use drawing::{DrawOptions, Drawing, DrawnEdge, DrawnNode};
 pub use error::GraphError;
 pub use graph::{Commit, Def, Graph, Node, NodeOp, StateDef, TileTime, Value, ValueId};
-pub use observe::{Observer, StepDone};
+pub use observe::{KernelDone, Observer, StepDone};
 pub use partial::Partial;
 pub use passes::Passes;
 pub use place::{Placed, PlacedPiece, Placement, Refusal};

@@ -17,6 +17,22 @@ pub trait Observer: fmt::Debug + Send + Sync {
 
     /// A step is done.
     fn step(&self, step: &StepDone<'_>);
+
+    /// A device ran a kernel of a piece, if it was told to look; before the step of that piece.
+    fn kernel(&self, _kernel: &KernelDone) {}
+}
+
+/// A kernel that a device ran as part of a piece.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelDone {
+    /// The device's name for the layer, which begins with the path of the node that it comes from.
+    pub layer: String,
+    /// What the layer does, in the device's words.
+    pub kind: String,
+    /// The kernel that was chosen.
+    pub kernel: String,
+    /// What it took.
+    pub nanos: u64,
 }
 
 /// A step that is done.
@@ -76,6 +92,18 @@ fn step_cost(step: &Step) -> f64 {
     flops(step) + FLOPS_PER_BYTE * bytes(step) as f64
 }
 
+/// Nominal floating-point operations of all steps of a plan.
+pub(crate) fn work(plan: &Plan) -> f64 {
+    let step = |step: &Step| match &step.kind {
+        StepKind::Tiles(tiles) => {
+            let items = step.outputs.first().and_then(|y| y.dims.first()).copied().unwrap_or(0);
+            items as f64 * tiles.tiles.iter().map(|t| work(&t.plan)).sum::<f64>()
+        }
+        _ => flops(step),
+    };
+    plan.steps.iter().map(step).sum()
+}
+
 /// The cost of all steps of a plan.
 fn cost(plan: &Plan) -> f64 {
     let step = |step: &Step| match &step.kind {
@@ -99,6 +127,11 @@ pub(crate) struct Watch<'a> {
 impl<'a> Watch<'a> {
     pub(crate) fn new(observer: &'a dyn Observer, plan: &Plan) -> Watch<'a> {
         Watch { observer, timed: observer.wants_time(), done: 0.0, total: cost(plan) }
+    }
+
+    /// Tells of kernels that a device ran.
+    pub(crate) fn kernels(&self, kernels: &[KernelDone]) {
+        kernels.iter().for_each(|k| self.observer.kernel(k));
     }
 
     /// When the next step begins, if that is wanted.

@@ -1,12 +1,13 @@
 //! Where weights come from, and the packed forms made of them.
 
 use crate::error::GraphError;
+use conure_device::map::MappedFile;
 use conure_kernels::Isa;
 use conure_ops::{OpError, Packed};
 use conure_tensor::{DType, Dims, TensorView};
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A weight as its source describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +31,11 @@ pub trait WeightSource: Send + Sync {
     /// Says that the bytes of weight `index` are not needed soon: a mapped file gives its pages back. They can still
     /// be read.
     fn release(&self, index: usize);
+    /// The file that all weights lie in, numbered in the order that its own header gives them; `None` if there is no such
+    /// file. What was made of the weights can then be found again at the next start.
+    fn file(&self) -> Option<&MappedFile> {
+        None
+    }
 }
 
 /// Which packed form of a weight: the layout, the shape in which the kernel sees the weight (a graph may look at one weight in
@@ -45,6 +51,7 @@ pub(crate) struct Form {
 pub struct Weights {
     source: Arc<dyn WeightSource>,
     packed: Mutex<HashMap<(usize, Form), Packed>>,
+    identity: OnceLock<String>,
 }
 
 impl fmt::Debug for Weights {
@@ -56,7 +63,18 @@ impl fmt::Debug for Weights {
 impl Weights {
     /// The weights of `source`.
     pub fn new(source: Arc<dyn WeightSource>) -> Arc<Weights> {
-        Arc::new(Weights { source, packed: Mutex::new(HashMap::new()) })
+        Arc::new(Weights { source, packed: Mutex::new(HashMap::new()), identity: OnceLock::new() })
+    }
+
+    /// The same weights for one look at them: what is packed goes with it, and no pages are given back.
+    pub(crate) fn borrowed(&self) -> Arc<Weights> {
+        Weights::new(Arc::new(Borrowed(self.source.clone())))
+    }
+
+    /// What tells the file's bytes from those of others, as `find` found out the first time.
+    pub(crate) fn identity(&self, find: impl FnOnce(&MappedFile) -> String) -> Option<&str> {
+        let file = self.source.file()?;
+        Some(self.identity.get_or_init(|| find(file)))
     }
 
     /// What messages call the source.
@@ -111,6 +129,25 @@ impl Weights {
         packed.insert(key, p.clone());
         Ok(p)
     }
+}
+
+/// A source whose pages stay as they are.
+struct Borrowed(Arc<dyn WeightSource>);
+
+impl WeightSource for Borrowed {
+    fn origin(&self) -> &str {
+        self.0.origin()
+    }
+
+    fn find(&self, name: &str) -> Option<WeightInfo> {
+        self.0.find(name)
+    }
+
+    fn bytes(&self, index: usize) -> &[u8] {
+        self.0.bytes(index)
+    }
+
+    fn release(&self, _index: usize) {}
 }
 
 /// Weights in memory, for tests and for graphs made by hand.

@@ -1,5 +1,6 @@
 //! Weights from a GGUF file.
 
+use conure_device::map::MappedFile;
 use conure_gguf::GgufFile;
 use conure_graph::{WeightInfo, WeightSource};
 use std::collections::HashMap;
@@ -41,5 +42,9 @@ impl WeightSource for GgufWeights {
         if let Some(tensor) = self.file.tensors().get(index) {
             self.file.map().release(tensor.range.clone());
         }
+    }
+
+    fn file(&self) -> Option<&MappedFile> {
+        Some(self.file.map())
     }
 }

@@ -5,6 +5,10 @@
 //! follows element by element is written before that (`Ir::source`): transpositions meet and vanish, and the device sees
 //! the chain of convolution, norm and function that it fuses.
 
+mod append;
+
+pub use append::append;
+
 use crate::activation::Activation;
 use crate::infer::{dim, last};
 use crate::op::{OpError, ValueType};
@@ -22,8 +26,27 @@ impl Port {
     }
 }
 
+/// Which of several forms an op takes where devices differ in what they like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choices {
+    /// Whether attention looks only at the rows of a cache that are filled, rather than at all.
+    pub slice_cache: bool,
+    /// Whether attention with fewer key heads than query heads is written out, keys and values as they are, rather than as one
+    /// operation with keys and values repeated.
+    pub manual_attention: bool,
+}
+
+impl Default for Choices {
+    fn default() -> Choices {
+        Choices { slice_cache: true, manual_attention: true }
+    }
+}
+
 /// Where layers go.
 pub trait Emit {
+    /// The forms that are wanted.
+    fn choices(&self) -> Choices;
+
     /// Adds a layer; its first output.
     fn layer(
         &mut self,
@@ -49,6 +72,12 @@ pub trait Emit {
 
     /// Whether input `index` is a weight or a constant.
     fn is_fixed(&self, index: usize) -> bool;
+
+    /// The values of input `index`, a small weight or a constant.
+    ///
+    /// # Errors
+    /// An input that is computed, or stored in blocks.
+    fn values(&self, index: usize) -> Result<Vec<f32>, OpError>;
 
     /// A length that runs decide, as `[1]` i64.
     ///
@@ -118,6 +147,11 @@ impl<'a> Ir<'a> {
         Ir { emit, types, outputs }
     }
 
+    /// The forms that are wanted.
+    pub(crate) fn choices(&self) -> Choices {
+        self.emit.choices()
+    }
+
     /// Number of inputs.
     pub(crate) fn inputs(&self) -> usize {
         self.types.len()
@@ -144,6 +178,11 @@ impl<'a> Ir<'a> {
 
     pub(crate) fn input(&mut self, i: usize) -> Result<Port, OpError> {
         self.emit.input(i, None)
+    }
+
+    /// The values of input `i`, a small weight or a constant: for what is computed once, when the model is written.
+    pub(crate) fn values(&self, i: usize) -> Result<Vec<f32>, OpError> {
+        self.emit.values(i)
     }
 
     /// Input `i` in another fixed shape: for nothing if it is a weight.
@@ -455,43 +494,4 @@ pub(crate) fn must_be_fixed(fixed: &[bool], i: usize) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("input {i} is computed, and OpenVINO takes a weight there"))
-}
-
-/// What a state holds once rows were written into it: input 0 `[B, N, ..]` in the places from input 1 `[B]` on, `state`
-/// `[C0, C, ..]` elsewhere. The first B items of a state of more are those of the run.
-///
-/// # Errors
-/// A state whose lengths are not fixed.
-pub fn append(ir: &mut Ir<'_>, state: Port) -> Result<Port, OpError> {
-    let (rows, at) = (ir.input(0)?, ir.input(1)?);
-    let (batch, count) = (dim(ir.shape(0), 0), dim(ir.shape(0), 1));
-    let whole = ir.out_shape(0);
-    let dtype = ir.outputs.first().map_or("f32", |t| t.dtype.name());
-    let rows = ir.convert(rows, if dtype == "i32" { "i32" } else { dtype });
-    let place = ir.count(dim(whole, 1))?;
-    let at = ir.unsqueeze(at, &[1])?;
-    let offset = ir.binary("Subtract", place, at); // [B, C]
-    let (zero, one) = (ir.i32(0)?, ir.i32(1)?);
-    let count = ir.length(count)?;
-    let count = ir.convert(count, "i32");
-    let (from, to) = (ir.binary("GreaterEqual", offset, zero), ir.binary("Less", offset, count));
-    let mut new = ir.binary("LogicalAnd", from, to);
-    let top = ir.binary("Subtract", count, one);
-    let row = ir.binary("Minimum", offset, top);
-    let row = ir.binary("Maximum", row, zero);
-    let axis = ir.i64(1)?;
-    let moved = ir.layer("Gather", "opset8", &[("batch_dims", "1")], &[rows, row, axis]);
-    let others: Vec<i64> = (2..whole.rank()).map(wide).collect();
-    if !others.is_empty() {
-        new = ir.unsqueeze(new, &others)?;
-    }
-    if batch == dim(whole, 0) {
-        return Ok(ir.select(new, moved, state));
-    }
-    let items = ir.length(batch)?;
-    let kept = ir.slice(state, 0, 0, items)?;
-    let begun = ir.select(new, moved, kept);
-    let end = ir.i64s(&[i64::MAX])?;
-    let rest = ir.slice_from(state, 0, items, end)?;
-    Ok(ir.concat(0, &[begun, rest]))
 }

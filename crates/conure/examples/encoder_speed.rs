@@ -1,6 +1,7 @@
 //! Times the encoder with its CTC head in the steady state, beside the machine's own GEMM rate in the same process.
 //!
-//! `cargo run --release -p conure --example encoder_speed -- MODEL.gguf [--threads N] [--seconds S] [--runs N] [--steps]`
+//! `cargo run --release -p conure --example encoder_speed -- MODEL.gguf [--threads N] [--seconds S] [--runs N] [--steps]
+//! [--device openvino:CPU]`
 //!
 //! With `--serve` it waits for lines on its input instead and answers each with the milliseconds of one run, so that a
 //! program can take turns with other engines (`scripts/peers.py`). `dump FILE` as a line writes the log-probabilities of
@@ -8,7 +9,8 @@
 #![allow(clippy::print_stdout)] // a program that answers its caller
 
 use conure_gguf::GgufFile;
-use conure_graph::{Observer, Session, StepDone};
+use conure_graph::openvino::OpenVinoOptions;
+use conure_graph::{Device, Observer, Registry, Session, StepDone};
 use conure_kernels::gemm::{Epilogue, PackedMatrix, linear};
 use conure_kernels::{Cpu, Threads};
 use conure_models::{Attention, Parakeet};
@@ -72,11 +74,13 @@ struct Options {
     runs: usize,
     serve: bool,
     steps: bool,
+    device: String,
 }
 
 fn options() -> Outcome<Options> {
     let (model, threads) = (String::new(), Threads::default_count());
-    let mut options = Options { model, threads, seconds: 7.4, runs: 10, serve: false, steps: false };
+    let mut options =
+        Options { model, threads, seconds: 7.4, runs: 10, serve: false, steps: false, device: "cpu".into() };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg} wants a value"));
@@ -84,6 +88,7 @@ fn options() -> Outcome<Options> {
             "--threads" => options.threads = value()?.parse()?,
             "--seconds" => options.seconds = value()?.parse()?,
             "--runs" => options.runs = value()?.parse()?,
+            "--device" => options.device = value()?,
             "--serve" => options.serve = true,
             "--steps" => options.steps = true,
             _ => options.model = arg,
@@ -102,11 +107,11 @@ struct Encoder {
 }
 
 impl Encoder {
-    fn new(model: &Parakeet, cpu: Arc<Cpu>, seconds: f64) -> Outcome<Encoder> {
+    fn new(model: &Parakeet, device: &Device, cpu: Arc<Cpu>, seconds: f64) -> Outcome<Encoder> {
         let mels = model.config().feat_in;
         let frames = (seconds * 100.0) as usize + 1;
         let features = (0..frames * mels).map(|i| ((i % 10_007) as f32 * 0.731).sin() * 1.5).collect();
-        let session = Session::new(model.encoder(Attention::Model)?, cpu)?;
+        let session = Session::on(model.encoder(Attention::Model)?, device, cpu)?;
         let bindings = Bindings::new().with(Symbol::new("B"), 1).with(Symbol::new("T"), frames);
         Ok(Encoder { session, bindings, shape: [1, frames, mels], features })
     }
@@ -169,7 +174,9 @@ fn main() -> Outcome<()> {
     let file = Arc::new(GgufFile::open(&options.model)?);
     let model = Parakeet::load(file, &options.model)?;
     let cpu = Arc::new(Cpu::detect(Some(options.threads))?);
-    let mut encoder = Encoder::new(&model, cpu.clone(), options.seconds)?;
+    let openvino = OpenVinoOptions { threads: Some(options.threads), ..OpenVinoOptions::from_env() };
+    let device = Registry::probe_with(openvino).pick(Some(&options.device))?;
+    let mut encoder = Encoder::new(&model, &device, cpu.clone(), options.seconds)?;
     if options.serve {
         return serve(&mut encoder);
     }

@@ -56,8 +56,12 @@ pub struct Bench {
     pub runs: usize,
     /// Loading the model, if the caller says.
     pub load_ms: Option<f64>,
-    /// The first run: packs weights and plans.
+    /// The first run: packs weights and plans, or compiles.
     pub first_ms: f64,
+    /// Parts of the model that the device compiled, for all runs together.
+    pub compiled: usize,
+    /// Parts that it took from its cache.
+    pub cached: usize,
     /// Log-mel features.
     pub features_ms: Times,
     /// The encoder.
@@ -162,6 +166,8 @@ impl SpeechModel {
             runs,
             load_ms: None,
             first_ms,
+            compiled: self.compilations().compiled,
+            cached: self.compilations().cached,
             features_ms: Times::of(times.iter().map(|t| t.features)),
             encoder_ms,
             decoder_ms: Times::of(times.iter().map(|t| t.decoder)),

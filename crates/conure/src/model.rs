@@ -5,9 +5,10 @@ use crate::error::Error;
 use crate::info::ModelInfo;
 use crate::many::placed;
 use conure_device::map::MappedFile;
+use conure_device::store::Store as CompiledModels;
 use conure_gguf::GgufFile;
-use conure_graph::openvino::{OpenVinoOptions, OpenVinoPrecision};
-use conure_graph::{Device, Passes, Registry};
+use conure_graph::openvino::{Notices, OpenVinoOptions, OpenVinoPrecision};
+use conure_graph::{Compilations, Device, Passes, Registry};
 use conure_kernels::{Cpu, Precision, ThreadBudget};
 use conure_speech::result::Transcript;
 use conure_speech::{
@@ -34,6 +35,24 @@ pub struct LoadOptions {
     pub passes: Passes,
     /// How products with quantised weights are computed: exactly by default. Of no account for f32, f16 and bf16 weights.
     pub precision: Precision,
+    /// How devices that compile models deal with memory.
+    pub memory: MemoryOptions,
+    /// Whether such devices keep what each of their kernels takes, for [`SpeechModel::profile`].
+    pub profiling: bool,
+    /// Who is told what a user may want to know while the model is made ready.
+    pub notices: Notices,
+}
+
+/// How devices that compile models deal with memory. What is not set here is as the environment says; see
+/// `docs/openvino.md`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryOptions {
+    /// Spares memory at the cost of time: sets both of the others that are not set themselves.
+    pub optimize: bool,
+    /// Whether compiling needs less memory at its peak.
+    pub reduce_compile_mem: Option<bool>,
+    /// Whether the memory of weights that the device has copied is given back.
+    pub release_weights: Option<bool>,
 }
 
 /// A speech-recognition model, ready to transcribe.
@@ -102,6 +121,11 @@ impl SpeechModel {
     /// What the model is.
     pub fn info(&self) -> &ModelInfo {
         &self.info
+    }
+
+    /// How many parts of the model the device compiled so far, and how many came from its cache; none on the CPU.
+    pub fn compilations(&self) -> Compilations {
+        self.recogniser.device().compilations()
     }
 
     /// Samples per second that the model takes; recordings of other rates are resampled.
@@ -283,6 +307,12 @@ impl SpeechModel {
     }
 }
 
+/// The models that devices compiled and keep for the next start, where the environment says that they are kept; `None` if it
+/// says that none are.
+pub fn compiled_models() -> Option<CompiledModels> {
+    OpenVinoOptions::from_env().cache
+}
+
 /// The GGUF file at `path`, mapped or read.
 pub(crate) fn open(path: &Path, options: &LoadOptions) -> Result<GgufFile, Error> {
     if options.no_mmap {
@@ -296,8 +326,16 @@ pub(crate) fn open(path: &Path, options: &LoadOptions) -> Result<GgufFile, Error
 pub(crate) fn hardware(options: &LoadOptions) -> Result<(Device, Arc<Cpu>), Error> {
     let cpu = Cpu::within(&options.budget, options.threads).map_err(SpeechError::from)?;
     let cpu = Arc::new(cpu.with_precision(options.precision));
-    let mut openvino =
-        OpenVinoOptions { threads: Some(cpu.threads().count()), ..OpenVinoOptions::from_env() };
+    let (set, memory) = (OpenVinoOptions::from_env(), options.memory);
+    let mut openvino = OpenVinoOptions {
+        threads: Some(cpu.threads().count()),
+        profiling: set.profiling || options.profiling,
+        memory_optimize: set.memory_optimize || memory.optimize,
+        reduce_compile_mem: memory.reduce_compile_mem.or(set.reduce_compile_mem),
+        release_weights: memory.release_weights.or(set.release_weights),
+        notices: options.notices.clone(),
+        ..set
+    };
     if options.precision == Precision::Fast {
         openvino.precision = OpenVinoPrecision::Fast;
     }

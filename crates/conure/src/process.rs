@@ -11,8 +11,17 @@ pub(crate) fn cpu_seconds() -> Option<f64> {
 
 /// The most memory in bytes that this process ever had at once.
 pub(crate) fn peak_memory() -> Option<u64> {
+    memory("VmHWM:")
+}
+
+/// The memory in bytes that this process has now, pages of files included.
+pub fn resident_memory() -> Option<u64> {
+    memory("VmRSS:")
+}
+
+fn memory(field: &str) -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|l| l.starts_with("VmHWM:"))?;
+    let line = status.lines().find(|l| l.starts_with(field))?;
     line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
@@ -25,6 +34,7 @@ mod tests {
         let before = cpu_seconds().unwrap();
         let data = std::hint::black_box(vec![1u8; 64 << 20]);
         assert!(peak_memory().unwrap() > data.len() as u64);
+        assert!(resident_memory().unwrap() > data.len() as u64);
         assert!(cpu_seconds().unwrap() >= before);
     }
 }

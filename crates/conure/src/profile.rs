@@ -5,7 +5,7 @@ use crate::audio::{Recording, Samples};
 use crate::bench::milliseconds;
 use crate::error::Error;
 use crate::model::SpeechModel;
-use conure_graph::{Graph, Observer, StepDone};
+use conure_graph::{Graph, KernelDone, Observer, StepDone};
 use conure_kernels::roofline::Roofline;
 use conure_speech::{RecogniseOptions, SpeechError};
 use serde::Serialize;
@@ -103,6 +103,11 @@ pub struct Profile {
     pub layers: Vec<Share>,
     /// By node, in the order in which they run.
     pub nodes: Vec<Share>,
+    /// By kernel of a device that runs the model in pieces, the longest first; empty on the CPU, whose kernels are its ops.
+    /// Operations and bytes are not known.
+    pub kernels: Vec<Share>,
+    /// By layer of such a device, with its kernel, in the order in which they run.
+    pub device_layers: Vec<Share>,
     /// Every step of the run, up to a million.
     #[serde(skip)]
     pub trace: Vec<TraceEvent>,
@@ -119,12 +124,14 @@ struct Total {
     bytes: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Collected {
     /// Place in `totals` by graph and node.
     places: HashMap<(usize, usize), usize>,
     totals: Vec<Total>,
     trace: Vec<TraceEvent>,
+    /// Calls and nanoseconds by layer, kind and kernel.
+    kernels: HashMap<(String, String, String), (usize, u64, u64)>,
 }
 
 #[derive(Debug)]
@@ -138,12 +145,21 @@ impl Observer for Collector {
         true
     }
 
+    fn kernel(&self, done: &KernelDone) {
+        let mut collected = self.collected.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = collected.kernels.len();
+        let key = (done.layer.clone(), done.kind.clone(), done.kernel.clone());
+        let (_, calls, nanos) = collected.kernels.entry(key).or_insert((place, 0, 0));
+        *calls += 1;
+        *nanos += done.nanos;
+    }
+
     fn step(&self, step: &StepDone<'_>) {
         let nanos = step.nanos.unwrap_or(0);
         let end = self.begun.elapsed().as_secs_f64() * 1e6;
         let (flops, bytes) = (step.flops(), step.bytes());
         let mut collected = self.collected.lock().unwrap_or_else(PoisonError::into_inner);
-        let Collected { places, totals, trace } = &mut *collected;
+        let Collected { places, totals, trace, .. } = &mut *collected;
         // The body of a tiled node is a graph of its own; graphs stay where they are while a model is loaded.
         let key = (std::ptr::from_ref::<Graph>(step.graph) as usize, step.index);
         let at = *places.entry(key).or_insert_with(|| {
@@ -209,6 +225,34 @@ fn grouped(totals: &[Total], name: impl Fn(&Total) -> String, peak: &Roofline) -
     shares
 }
 
+/// Kernels of a device: by kernel, the longest first, and by layer in their order.
+fn kernel_shares(kernels: &HashMap<(String, String, String), (usize, u64, u64)>) -> [Vec<Share>; 2] {
+    let mut rows: Vec<_> = kernels.iter().collect();
+    rows.sort_by_key(|(_, (place, ..))| *place);
+    let all: u64 = rows.iter().map(|(_, (.., nanos))| nanos).sum();
+    let share = |name: String, calls: u64, nanos: u64| Share {
+        name,
+        calls,
+        ms: nanos as f64 * 1e-6,
+        share: nanos as f64 / all.max(1) as f64,
+        ..Share::default()
+    };
+    let mut by_kernel: Vec<Share> = Vec::new();
+    for ((_, kind, kernel), (_, calls, nanos)) in &rows {
+        let one = share(format!("{kind}: {kernel}"), *calls, *nanos);
+        match by_kernel.iter_mut().find(|s| s.name == one.name) {
+            Some(s) => (s.calls, s.ms, s.share) = (s.calls + one.calls, s.ms + one.ms, s.share + one.share),
+            None => by_kernel.push(one),
+        }
+    }
+    by_kernel.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+    let of_layer =
+        |((layer, kind, kernel), (_, calls, nanos)): &(&(String, String, String), &(usize, u64, u64))| {
+            share(format!("{layer}: {kind}: {kernel}"), *calls, *nanos)
+        };
+    [by_kernel, rows.iter().map(of_layer).collect()]
+}
+
 impl SpeechModel {
     /// Recognises a recording twice, the second time with a clock at every step.
     ///
@@ -218,7 +262,7 @@ impl SpeechModel {
         let samples = Samples::mono(&recording.samples, recording.sample_rate).at(self.sample_rate())?;
         let recogniser = self.recogniser();
         recogniser.measure(&samples, options, None)?;
-        let collected = Collected { places: HashMap::new(), totals: Vec::new(), trace: Vec::new() };
+        let collected = Collected::default();
         let collector = Arc::new(Collector { begun: Instant::now(), collected: Mutex::new(collected) });
         let observer: Arc<dyn Observer> = collector.clone();
         let (_, times) = recogniser.measure(&samples, options, Some(&observer))?;
@@ -228,6 +272,7 @@ impl SpeechModel {
         let totals = &collected.totals;
         let mut ops = grouped(totals, |t| t.op.to_owned(), &peak);
         ops.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+        let [kernels, device_layers] = kernel_shares(&collected.kernels);
         Ok(Profile {
             model: self.info().file.clone(),
             device: recogniser.device().name().to_owned(),
@@ -243,6 +288,8 @@ impl SpeechModel {
             ops,
             layers: grouped(totals, layer, &peak),
             nodes: grouped(totals, |t| format!("{}: {}", t.path, t.op), &peak),
+            kernels,
+            device_layers,
             trace,
         })
     }

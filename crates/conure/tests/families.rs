@@ -55,7 +55,7 @@ fn session(model: &LanguageModel, cache: DType) -> LanguageSession {
 fn logits_are_those_of_transformers_at_once_and_step_by_step() {
     let dir = tempfile::tempdir().unwrap();
     for family in FAMILIES {
-        for device in ["cpu", "partial:linear,sdpa,rope"] {
+        for device in ["cpu", "partial:linear,sdpa,rope", "openvino:CPU"] {
             let model = model(family, &dir, device);
             let mut session = session(&model, DType::F32);
             for (text, ids, expected) in prompts(family) {
@@ -69,6 +69,34 @@ fn logits_are_those_of_transformers_at_once_and_step_by_step() {
                     assert!(off < TOLERANCE, "{family} on {device}, {text:?} at token {i}: off by {off}");
                 }
             }
+        }
+    }
+}
+
+/// What a device chooses: the tokens of the CPU, in every family, from prompts of several lengths on one compiled model.
+#[test]
+fn tokens_on_openvino_are_those_of_the_cpu() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = conure::GenerateOptions {
+        max_tokens: Some(12),
+        sampling: conure::Sampling::greedy(),
+        ignore_end: true,
+        ..Default::default()
+    };
+    for family in FAMILIES {
+        for cache in [DType::F32, DType::F16] {
+            let [cpu, openvino] = ["cpu", "openvino:CPU"].map(|device| {
+                let model = model(family, &dir, device);
+                let mut session = session(&model, cache);
+                let mut all = Vec::new();
+                for (_, ids, _) in prompts(family) {
+                    session.rewind(0);
+                    let generated = session.generate_ids(&ids, &options).unwrap();
+                    all.push(generated.map(|p| p.unwrap().id).collect::<Vec<u32>>());
+                }
+                all
+            });
+            assert_eq!(openvino, cpu, "{family}, a cache of {cache}");
         }
     }
 }

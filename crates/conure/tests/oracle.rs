@@ -6,7 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use conure::{Decoder, LoadOptions, Passes, RecogniseOptions, Samples, SpeechModel, TranscribeOptions};
+use conure::{Decoder, LoadOptions, Part, Passes, RecogniseOptions, Samples, SpeechModel, TranscribeOptions};
 use conure_convert::{ConvertOptions, TargetType, convert};
 use conure_tensor::{Bindings, Symbol, TensorView};
 use safetensors::SafeTensors;
@@ -296,6 +296,32 @@ fn check_hypotheses_of(oracle: &Oracle, name: &str) {
             assert_eq!(tokens.iter().map(|t| t.frame).collect::<Vec<_>>(), numbers(&short["frames"]));
             assert_eq!(found.text, short["text"].as_str().unwrap());
         }
+    }
+}
+
+/// Nothing falls back, and what is compiled serves any length.
+#[test]
+fn all_of_a_model_is_one_piece_on_openvino_compiled_once() {
+    let speech = speech();
+    for name in ["ctc80", "rnnt80", "tdt128", "hybrid_tdt80", "stream_eou128", "ctc80_local"] {
+        let oracle = oracle(name);
+        let (_, model) = oracle.models.iter().find(|(origin, _)| *origin == OPENVINO).unwrap();
+        let transducer = model.info().decoders.iter().any(|d| d != "ctc");
+        let parts = [(Part::Encoder, true), (Part::Predictor, transducer), (Part::Joint, transducer)];
+        for (part, _) in parts.iter().filter(|(_, there)| *there) {
+            let placement = model.placement(*part, None).unwrap();
+            assert!(placement.is_whole() && placement.pieces.len() == 1, "{name} {part:?}: {placement}");
+        }
+        let (decoder, _) = heads(model)[0];
+        let run = |seconds: f64| {
+            let samples = tiled(&speech, (seconds * 16_000.0) as usize);
+            model.transcribe(Samples::mono(&samples, 16_000), &options(decoder)).unwrap();
+            model.compilations().compiled
+        };
+        let first = run(1.0);
+        let counts = [7.4, 31.0, 60.0].map(run);
+        println!("{name}: {first} pieces compiled for 1 s, {counts:?} after 7.4, 31 and 60 s");
+        assert_eq!(counts, [first; 3], "{name}");
     }
 }
 

@@ -90,7 +90,8 @@ pub struct MeasureArgs {
     conure bench embedded speech.wav\n  \
     conure bench parakeet.gguf speech.wav --threads 1 --runs 20 --json\n  \
     conure bench roofline\n  \
-    conure bench step embedded\n\n\
+    conure bench step embedded\n  \
+    conure bench startup embedded --device openvino:CPU\n\n\
     The first run packs weights and plans; the others are what a program sees that keeps its model.")]
 pub struct BenchArgs {
     /// Something else than a recording.
@@ -124,6 +125,35 @@ pub enum BenchCommand {
     /// A whole step of a model's TDT decoder on one thread (joint, decision, predictor); with --batch, decoding of clips
     /// together and one by one
     Step(StepArgs),
+    /// A program's start, from nothing and from the cache of compiled models
+    Startup(StartupArgs),
+}
+
+/// `conure bench startup`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  conure bench startup embedded --device openvino:CPU --json\n\n\
+    Two programs in a row, each from its start to the recognition of a second of silence: the first with an empty cache of \
+    compiled models, the second with what the first left. `ratio` is the median of the turns' ratios.")]
+pub struct StartupArgs {
+    /// The model, a GGUF file; `embedded` is the one in the program
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+
+    /// Turns
+    #[arg(long, value_name = "N", default_value = "3", value_parser = values::count)]
+    pub runs: usize,
+
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Start once, in this process, and say what that took
+    #[arg(long, hide = true)]
+    pub once: bool,
+
+    /// What it runs on.
+    #[command(flatten)]
+    pub compute: ComputeArgs,
 }
 
 /// `conure bench roofline`.
@@ -175,7 +205,8 @@ pub struct StepArgs {
 #[command(after_help = "Examples:\n  \
     conure profile embedded speech.wav\n  \
     conure profile parakeet.gguf speech.wav --threads 1 --by node\n  \
-    conure profile parakeet.gguf speech.wav --trace trace.json\n\n\
+    conure profile parakeet.gguf speech.wav --trace trace.json\n  \
+    conure profile embedded speech.wav --device openvino:CPU --by kernel,device-layer\n\n\
     Operations are nominal, bytes the least that must move. `of peak` is the greater of the parts reached of the machine's \
     f32 product rate and of its memory bandwidth (`conure bench roofline`); it is more than 100 % where data stays in caches.")]
 pub struct ProfileArgs {
@@ -188,7 +219,7 @@ pub struct ProfileArgs {
     pub audio: PathBuf,
 
     /// Rows of the table
-    #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',', default_value = "op,layer")]
+    #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',', default_value = "op,layer,kernel")]
     pub by: Vec<ByArg>,
 
     /// Write every step for Chrome's trace viewer or Perfetto
@@ -209,4 +240,8 @@ pub enum ByArg {
     Layer,
     /// A row per node
     Node,
+    /// A row per kernel of a device that runs the model in pieces, as OpenVINO does, the longest first
+    Kernel,
+    /// A row per layer of such a device, with its kernel
+    DeviceLayer,
 }

@@ -4,6 +4,7 @@ mod bench_conv;
 mod inspect;
 mod language;
 mod listen;
+mod openvino;
 mod search;
 mod transcribe;
 mod vad;
@@ -11,10 +12,12 @@ pub mod values;
 
 pub use bench_conv::BenchConvArgs;
 pub use inspect::{
-    BenchArgs, BenchCommand, ByArg, GraphArgs, MeasureArgs, PartArg, ProfileArgs, RooflineArgs, StepArgs,
+    BenchArgs, BenchCommand, ByArg, GraphArgs, MeasureArgs, PartArg, ProfileArgs, RooflineArgs, StartupArgs,
+    StepArgs,
 };
 pub use language::{CacheArg, ChatArgs, GenerateArgs, PerplexityArgs, SamplingArgs, TextArgs, TokenizeArgs};
 pub use listen::{ListenArgs, LiveFormatArg, PaceArg};
+pub use openvino::{CacheArgs, CacheCommand, DevicesArgs, OpenVinoArgs};
 pub use search::SearchArgs;
 pub use transcribe::{DecoderArg, InputArgs, ProgressArg, TranscribeArgs, is_stdin};
 pub use vad::{VadArg, VadArgs};
@@ -61,6 +64,8 @@ pub enum Command {
     Devices(DevicesArgs),
     /// Say where in a recording somebody speaks
     Vad(Box<VadArgs>),
+    /// List or remove the compiled models that are kept for the next start
+    Cache(CacheArgs),
     /// Save named intermediate results of a model as safetensors
     Capture(CaptureArgs),
     /// Draw a model's graphs, say where they run and what memory they take
@@ -101,6 +106,10 @@ pub struct ComputeArgs {
     /// How to multiply with quantised weights: `fast` rounds activations to 8 bits, `exact` does not
     #[arg(long, value_enum, value_name = "PRECISION", env = "CONURE_PRECISION", default_value = "exact")]
     pub precision: PrecisionArg,
+
+    /// Of devices that compile models.
+    #[command(flatten)]
+    pub openvino: OpenVinoArgs,
 }
 
 impl ComputeArgs {
@@ -265,14 +274,6 @@ pub struct InfoArgs {
     #[arg(value_name = "MODEL", env = "CONURE_MODEL")]
     pub model: Option<PathBuf>,
 
-    /// As JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `conure devices`.
-#[derive(Debug, Args)]
-pub struct DevicesArgs {
     /// As JSON
     #[arg(long)]
     pub json: bool,

@@ -18,6 +18,7 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<(), Failure> {
         Some(BenchCommand::Roofline(args)) => return roofline(args),
         Some(BenchCommand::Conv(args)) => return super::bench_conv::run(args, interrupt.flag()),
         Some(BenchCommand::Step(args)) => return step(args),
+        Some(BenchCommand::Startup(args)) => return super::startup::run(args),
         None => {}
     }
     let (Some(path), Some(audio)) = (&args.model, &args.audio) else {
@@ -82,7 +83,7 @@ fn text(b: &Bench) -> String {
         ("on", format!("{} ({}, {} threads), decoder {}", b.device, b.isa, b.threads, b.decoder)),
         ("audio", format!("{:.2} s, {} runs after the first", b.audio_s, b.runs)),
         ("load", or_unknown(b.load_ms, "ms")),
-        ("first run", format!("{:.2} ms", b.first_ms)),
+        ("first run", first_run(b)),
         ("features", times(&b.features_ms)),
         ("encoder", times(&b.encoder_ms)),
         ("decoder", times(&b.decoder_ms)),
@@ -104,6 +105,13 @@ fn text(b: &Bench) -> String {
         ),
     ];
     rows.iter().map(|(name, value)| format!("{name:<13} {value}\n")).collect()
+}
+
+fn first_run(b: &Bench) -> String {
+    match b.compiled + b.cached {
+        0 => format!("{:.2} ms", b.first_ms),
+        _ => format!("{:.2} ms; {} parts compiled, {} from the cache", b.first_ms, b.compiled, b.cached),
+    }
 }
 
 fn roofline(args: &RooflineArgs) -> Result<(), Failure> {

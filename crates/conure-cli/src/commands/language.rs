@@ -5,7 +5,7 @@ use crate::args::{CacheArg, ComputeArgs, TextArgs, is_stdin};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::output::{shown, warning};
-use conure::{DType, LanguageModel, LoadOptions, ThreadBudget};
+use conure::{DType, LanguageModel};
 use std::io::Read;
 use std::path::Path;
 
@@ -17,13 +17,7 @@ const MAX_TEXT: u64 = 1 << 30;
 /// # Errors
 /// Why it cannot be used.
 pub fn load(path: &Path, compute: &ComputeArgs) -> Result<LanguageModel, Failure> {
-    let options = LoadOptions {
-        device: compute.device.clone(),
-        budget: ThreadBudget::of_process(compute.threads),
-        passes: compute.passes()?,
-        precision: compute.precision.into(),
-        ..LoadOptions::default()
-    };
+    let options = model::options(compute)?;
     let loaded = LanguageModel::load_with(path, &options).map_err(|e| model::not_loaded(path, e))?;
     loaded.info().warnings.iter().for_each(|w| warning(w));
     Ok(loaded)

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod bench_conv;
+pub mod cache;
 pub mod capture;
 pub mod chat;
 pub mod completions;
@@ -18,6 +19,7 @@ pub mod model;
 pub mod perplexity;
 pub mod profile;
 pub mod quantize;
+pub mod startup;
 mod stream;
 pub mod tokenize;
 pub mod transcribe;

@@ -2,8 +2,8 @@
 
 use crate::args::ComputeArgs;
 use crate::failure::Failure;
-use crate::output::shown;
-use conure::{Error, LoadOptions, Passes, SpeechModel, ThreadBudget};
+use crate::output::{clean, note, shown};
+use conure::{Error, LoadOptions, Notices, Passes, SpeechModel, ThreadBudget};
 use std::path::Path;
 
 /// The name by which the embedded model is asked for.
@@ -31,17 +31,34 @@ pub fn load_rewritten(
     compute: &ComputeArgs,
     passes: Passes,
 ) -> Result<SpeechModel, Failure> {
-    let options = LoadOptions {
+    load_with(path, &LoadOptions { passes, ..options(compute)? })
+}
+
+/// How a model is loaded.
+///
+/// # Errors
+/// A rewrite that does not exist.
+pub fn options(compute: &ComputeArgs) -> Result<LoadOptions, Failure> {
+    Ok(LoadOptions {
         device: compute.device.clone(),
         budget: ThreadBudget::of_process(compute.threads),
-        passes,
+        passes: compute.passes()?,
         precision: compute.precision.into(),
+        memory: compute.openvino.memory(),
+        notices: Notices::new(|line| note(&clean(line))),
         ..LoadOptions::default()
-    };
+    })
+}
+
+/// As [`load`], with all that can be said of it.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_with(path: Option<&Path>, options: &LoadOptions) -> Result<SpeechModel, Failure> {
     let path = path.filter(|p| !is_embedded(Some(p)));
     let loaded = match path {
-        Some(path) => SpeechModel::load_with(path, &options),
-        None => SpeechModel::embedded(&options),
+        Some(path) => SpeechModel::load_with(path, options),
+        None => SpeechModel::embedded(options),
     };
     loaded.map_err(|error| match path {
         Some(path) => not_loaded(path, error),

@@ -6,14 +6,15 @@ use crate::args::{ByArg, ProfileArgs};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::output::{shown, to_file};
-use conure::{Profile, Share};
+use conure::{LoadOptions, Profile, Share};
 
 /// Shows where the time of a run goes.
 ///
 /// # Errors
 /// A model or a recording that cannot be used; a trace that cannot be written.
 pub fn run(args: &ProfileArgs, interrupt: &Interrupt) -> Result<(), Failure> {
-    let model = model::load(Some(&args.model), &args.measure.compute)?;
+    let load = LoadOptions { profiling: true, ..model::options(&args.measure.compute)? };
+    let model = model::load_with(Some(&args.model), &load)?;
     let recording = read(&model, &args.audio, interrupt)?;
     let profile = model
         .profile(&recording, &options(&args.measure, interrupt))
@@ -48,8 +49,13 @@ fn text(p: &Profile, by: &[ByArg]) -> String {
             ByArg::Op => ("op", &p.ops),
             ByArg::Layer => ("layer", &p.layers),
             ByArg::Node => ("node", &p.nodes),
+            ByArg::Kernel => ("device kernel", &p.kernels),
+            ByArg::DeviceLayer => ("device layer", &p.device_layers),
         };
-        text.push_str(&table(name, shares));
+        // The CPU's kernels are its ops.
+        if !shares.is_empty() {
+            text.push_str(&table(name, shares));
+        }
     }
     text
 }

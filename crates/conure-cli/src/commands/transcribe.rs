@@ -296,10 +296,11 @@ pub(super) fn announce(model: &SpeechModel, embedded: bool) {
     let (info, cpu) = (model.info(), model.recogniser().cpu());
     let types: Vec<&str> = info.dtypes.keys().map(String::as_str).collect();
     note(&format!(
-        "{} ({}; weights {}) on cpu ({}, {} threads)",
+        "{} ({}; weights {}) on {} ({}, {} threads)",
         crate::output::clean(info.name.as_deref().unwrap_or(&info.file)),
         info.decoders.join(", "),
         types.join(" and "),
+        model.recogniser().device().name(),
         cpu.isa(),
         cpu.threads().count(),
     ));

@@ -62,6 +62,8 @@ pub struct ModelWriter {
     known_constants: HashMap<(Element, Vec<usize>, Vec<u8>), Output>,
     held: Vec<Held>,
     prefix: String,
+    /// In an outline: the bytes of all constants, one after the other.
+    outline: Option<Vec<u8>>,
 }
 
 impl fmt::Debug for ModelWriter {
@@ -99,6 +101,16 @@ impl ModelWriter {
         ModelWriter::default()
     }
 
+    /// A model of nothing, of which only the outline is wanted: see [`ModelWriter::finish_outline`].
+    pub fn outline() -> ModelWriter {
+        ModelWriter { outline: Some(Vec::new()), ..ModelWriter::default() }
+    }
+
+    /// Whether only the outline is wanted: large constants may be left out.
+    pub fn is_outline(&self) -> bool {
+        self.outline.is_some()
+    }
+
     /// What the names of the layers that follow begin with: the place in the graph that they come from.
     pub fn set_prefix(&mut self, prefix: &str) {
         prefix.clone_into(&mut self.prefix);
@@ -127,6 +139,9 @@ impl ModelWriter {
     ) -> Result<Output, OpenVinoError> {
         let slice = (*bytes).as_ref();
         let at = check(element, shape, slice)?;
+        if let Some(outline) = &mut self.outline {
+            outline.extend_from_slice(slice);
+        }
         self.held.push(Held::Shared(bytes));
         Ok(self.constant_at(element, shape, at))
     }
@@ -142,6 +157,9 @@ impl ModelWriter {
         bytes: AlignedBytes,
     ) -> Result<Output, OpenVinoError> {
         let at = check(element, shape, bytes.as_slice())?;
+        if let Some(outline) = &mut self.outline {
+            outline.extend_from_slice(bytes.as_slice());
+        }
         self.held.push(Held::Own(bytes));
         Ok(self.constant_at(element, shape, at))
     }
@@ -231,19 +249,55 @@ impl ModelWriter {
         Output { layer, port: 0 }
     }
 
-    /// The text and the constants. The text says where in the stretch each constant lies.
-    pub fn finish(mut self) -> (String, Blob) {
+    /// Whether products and convolutions alone read a constant, as it is or after it was unpacked by layers that read nothing
+    /// but constants. Devices keep such constants in a layout of their own; all others they may read where they are.
+    pub fn is_only_multiplied(&self, constant: Output) -> bool {
+        let unpacks =
+            |layer: &Layer| matches!(layer.kind.as_str(), "Convert" | "Subtract" | "Multiply" | "Reshape");
+        let multiplies =
+            |layer: &Layer| matches!(layer.kind.as_str(), "MatMul" | "Convolution" | "GroupConvolution");
+        // Layers come after what they read.
+        let mut fixed = vec![false; self.layers.len()];
+        let mut derived = vec![false; self.layers.len()];
+        for (id, layer) in self.layers.iter().enumerate() {
+            let reads =
+                |set: &[bool], input: &Output| set.get(input.layer as usize).copied().unwrap_or(false);
+            let all_fixed = layer.inputs.iter().all(|i| reads(&fixed, i));
+            fixed[id] = layer.kind == "Const" || (!layer.inputs.is_empty() && unpacks(layer) && all_fixed);
+            let touched = layer.inputs.iter().any(|i| reads(&derived, i));
+            derived[id] = id == constant.layer as usize || (touched && fixed[id]);
+            if touched && !fixed[id] && !multiplies(layer) {
+                return false;
+            }
+        }
+        !self.results.iter().any(|r| derived.get(r.layer as usize).copied().unwrap_or(false))
+    }
+
+    /// The text without the places of constants, and the bytes of all constants: the same for the same model, wherever in
+    /// memory it was written.
+    pub fn finish_outline(mut self) -> (String, Vec<u8>) {
+        let bytes = self.outline.take().unwrap_or_default();
+        self.end();
+        (self.text(None), bytes)
+    }
+
+    fn end(&mut self) {
         for value in std::mem::take(&mut self.results) {
             self.push("Result", "opset1", String::new(), &[value], 0);
         }
+    }
+
+    /// The text and the constants. The text says where in the stretch each constant lies.
+    pub fn finish(mut self) -> (String, Blob) {
+        self.end();
         let places = self.layers.iter().filter_map(|l| l.bytes).filter(|(_, len)| *len > 0);
         let base = places.clone().map(|(at, _)| at).min().unwrap_or(0);
         let end = places.map(|(at, len)| at + len).max().unwrap_or(0);
-        let text = self.text(base);
+        let text = self.text(Some(base));
         (text, Blob { base, len: end - base, held: self.held })
     }
 
-    fn text(&self, base: usize) -> String {
+    fn text(&self, base: Option<usize>) -> String {
         let mut xml =
             String::from("<?xml version=\"1.0\"?>\n<net name=\"conure\" version=\"11\">\n<layers>\n");
         for (id, layer) in self.layers.iter().enumerate() {
@@ -268,7 +322,7 @@ impl ModelWriter {
 }
 
 impl Layer {
-    fn write(&self, xml: &mut String, id: usize, base: usize) {
+    fn write(&self, xml: &mut String, id: usize, base: Option<usize>) {
         let Layer { name, kind, version, data, .. } = self;
         let _ = write!(
             xml,
@@ -276,7 +330,12 @@ impl Layer {
             escape(name)
         );
         if let Some((at, len)) = self.bytes {
-            let _ = write!(xml, "<data {data} offset=\"{}\" size=\"{len}\"/>", at.saturating_sub(base));
+            let _ = match base {
+                Some(base) => {
+                    write!(xml, "<data {data} offset=\"{}\" size=\"{len}\"/>", at.saturating_sub(base))
+                }
+                None => write!(xml, "<data {data} size=\"{len}\"/>"),
+            };
         } else if !data.is_empty() {
             let _ = write!(xml, "<data {data}/>");
         }
@@ -341,6 +400,53 @@ mod tests {
             "{xml}"
         );
         assert!(blob.len >= 8);
+    }
+
+    #[test]
+    fn an_outline_does_not_depend_on_where_constants_lie() {
+        let outline = |value: f32| {
+            let mut m = ModelWriter::outline();
+            let mut large = AlignedBytes::zeroed(4096).unwrap();
+            large.as_mut_slice()[..4].copy_from_slice(&value.to_le_bytes());
+            let a = m.owned_constant(Element::F32, &[1024], large).unwrap();
+            let b = m.literal(Element::F32, &[], &value.to_le_bytes()).unwrap();
+            let sum = m.layer("Add", "opset1", &[("auto_broadcast", "numpy")], &[a, b], 1);
+            m.result("y", sum);
+            assert!(m.is_outline());
+            m.finish_outline()
+        };
+        let (one, two, other) = (outline(1.0), outline(1.0), outline(2.0));
+        assert_eq!(one, two);
+        assert!(one.0 == other.0 && one.1 != other.1);
+    }
+
+    #[test]
+    fn what_is_read_elsewhere_than_in_products_is_told_apart() {
+        let eltwise = [("auto_broadcast", "numpy")];
+        let mut m = ModelWriter::new();
+        let x = m.parameter("x", Element::F32, &[None, Some(2)]);
+        let constant = |m: &mut ModelWriter, v: f32| {
+            m.literal(Element::F32, &[2, 2], &[v.to_le_bytes(); 4].concat()).unwrap()
+        };
+        let (plain, unpacked, scale, added, both) = (
+            constant(&mut m, 1.0),
+            constant(&mut m, 2.0),
+            constant(&mut m, 3.0),
+            constant(&mut m, 4.0),
+            constant(&mut m, 5.0),
+        );
+        let w = m.layer("Multiply", "opset1", &eltwise, &[unpacked, scale], 1);
+        let mut y = m.layer("MatMul", "opset1", &[], &[x, plain], 1);
+        y = m.layer("MatMul", "opset1", &[], &[y, w], 1);
+        y = m.layer("Add", "opset1", &eltwise, &[y, added], 1);
+        y = m.layer("MatMul", "opset1", &[], &[y, both], 1);
+        // As gamma of a norm: a product of a constant and what is computed.
+        y = m.layer("Multiply", "opset1", &eltwise, &[y, both], 1);
+        m.result("y", y);
+        let found = [plain, unpacked, scale, added, both].map(|c| m.is_only_multiplied(c));
+        assert_eq!(found, [true, true, true, false, false]);
+        m.result("z", w);
+        assert!(!m.is_only_multiplied(scale) && m.is_only_multiplied(plain));
     }
 
     #[test]

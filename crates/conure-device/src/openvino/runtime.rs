@@ -10,6 +10,7 @@ use super::ir::Blob;
 use super::locate::{Machine, VARIABLE, candidates};
 use super::request::Request;
 use super::{Element, locate};
+use crate::map::MappedFile;
 use std::ffi::{CStr, CString, c_char};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -200,18 +201,19 @@ impl Runtime {
         };
         check(api, "compile", status)?;
         let handle = non_null("compile", compiled)?;
-        Ok(CompiledModel { handle, runtime: self.clone(), _constants: Some(blob) })
+        Ok(CompiledModel { handle, runtime: self.clone(), _held: Memory::Constants(blob) })
     }
 
-    /// A compiled model that was exported earlier.
+    /// A compiled model that was exported earlier. It holds the bytes, which it may read as long as it lives.
     ///
-    /// The properties are set on the device as well, and stay set: what is exported does not hold them.
+    /// The properties are set on the device as well, and stay set: what is exported does not hold them, and without them a
+    /// model compiled for f32 would run in bf16.
     ///
     /// # Errors
     /// That the bytes are not a model of this release and machine.
     pub fn import(
         self: &Arc<Self>,
-        bytes: &[u8],
+        file: Arc<MappedFile>,
         device: &str,
         properties: &[(String, String)],
     ) -> Result<CompiledModel, OpenVinoError> {
@@ -230,7 +232,8 @@ impl Runtime {
         };
         check(&self.api, "set_properties", status)?;
         let mut compiled = ptr::null_mut();
-        // SAFETY: the bytes are given with their length and are only read during the call.
+        let bytes = file.bytes();
+        // SAFETY: the bytes are given with their length; the file they are of is held by the model that is made of them.
         let status = unsafe {
             (self.api.ov_core_import_model)(
                 core,
@@ -242,7 +245,7 @@ impl Runtime {
         };
         check(&self.api, "import", status)?;
         let handle = non_null("import", compiled)?;
-        Ok(CompiledModel { handle, runtime: self.clone(), _constants: None })
+        Ok(CompiledModel { handle, runtime: self.clone(), _held: Memory::File(file) })
     }
 }
 
@@ -250,8 +253,15 @@ impl Runtime {
 pub struct CompiledModel {
     pub(super) handle: NonNull<CompiledHandle>,
     pub(super) runtime: Arc<Runtime>,
-    /// What the device may still read.
-    _constants: Option<Arc<Blob>>,
+    /// Declared last, so that it goes after the handle.
+    _held: Memory,
+}
+
+/// What a device may still read of memory that is not its own.
+#[allow(dead_code)] // held, not read
+enum Memory {
+    Constants(Arc<Blob>),
+    File(Arc<MappedFile>),
 }
 
 // SAFETY: a compiled model may be used by any number of threads; each request of it by one at a time.

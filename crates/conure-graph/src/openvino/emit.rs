@@ -5,8 +5,9 @@ use super::weights::element;
 use crate::graph::{Def, Graph, Node, ValueId};
 use conure_device::openvino::ir::Output;
 use conure_ops::OpError;
-use conure_ops::openvino::{Emit, Perm, Port};
-use conure_tensor::{DType, Dim};
+use conure_ops::openvino::{Choices, Emit, Perm, Port};
+use conure_tensor::{DType, Dim, TensorView};
+use half::{bf16, f16};
 use std::collections::HashMap;
 
 /// A node of a graph, and the values that are written so far.
@@ -38,6 +39,10 @@ impl NodeEmit<'_, '_> {
 }
 
 impl Emit for NodeEmit<'_, '_> {
+    fn choices(&self) -> Choices {
+        self.lowering.options.choices
+    }
+
     fn layer(
         &mut self,
         kind: &'static str,
@@ -83,6 +88,25 @@ impl Emit for NodeEmit<'_, '_> {
     fn is_fixed(&self, index: usize) -> bool {
         let value = self.node.inputs.get(index).and_then(|v| self.graph.value(*v));
         matches!(value.map(|v| &v.def), Some(Def::Weight(_) | Def::Constant(_)))
+    }
+
+    fn values(&self, index: usize) -> Result<Vec<f32>, OpError> {
+        let id = self.value(index)?;
+        let value = self.graph.value(id).ok_or_else(|| self.refuse("a value is not of this graph"))?;
+        let bytes = match &value.def {
+            Def::Weight(weight) => self.lowering.weights.bytes(*weight),
+            Def::Constant(tensor) => TensorView::bytes(&tensor.view()),
+            _ => return Err(self.refuse(format!("input {index} is computed"))),
+        };
+        let f32_of = |b: &[u8; 4]| f32::from_le_bytes(*b);
+        Ok(match value.ty.dtype {
+            DType::F32 => bytes.as_chunks::<4>().0.iter().map(f32_of).collect(),
+            DType::F16 => bytes.as_chunks::<2>().0.iter().map(|b| f16::from_le_bytes(*b).to_f32()).collect(),
+            DType::BF16 => {
+                bytes.as_chunks::<2>().0.iter().map(|b| bf16::from_le_bytes(*b).to_f32()).collect()
+            }
+            other => return Err(self.refuse(format!("input {index} is stored as {other}"))),
+        })
     }
 
     fn length(&mut self, length: &Dim) -> Result<Port, OpError> {

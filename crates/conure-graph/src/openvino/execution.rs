@@ -1,10 +1,12 @@
 //! A compiled model in use by one session: its request, its states, and what runs need besides.
 
 use super::lower::{From, Lowered, ResultOf};
+use super::options::{Notices, OpenVinoOptions};
 use super::weights::element;
 use crate::backend::{Execution, PieceCall};
 use crate::error::GraphError;
 use crate::graph::{Graph, StateDef};
+use crate::observe::KernelDone;
 use crate::states::{append, commit};
 use conure_device::arena::AlignedBytes;
 use conure_device::openvino::{
@@ -36,6 +38,9 @@ pub(super) struct OpenVinoExecution {
     own: Vec<AlignedBytes>,
     /// The lengths of the run, as the model takes them.
     lengths: Vec<[u8; 8]>,
+    /// Whether runs keep what each layer cost.
+    profiling: bool,
+    notices: Notices,
 }
 
 impl OpenVinoExecution {
@@ -44,6 +49,7 @@ impl OpenVinoExecution {
         lowered: Arc<Lowered>,
         graph: &Graph,
         device: String,
+        options: &OpenVinoOptions,
     ) -> Result<OpenVinoExecution, GraphError> {
         let inputs: Vec<String> = (0..graph.inputs.len())
             .map(|i| format!("i{i}"))
@@ -81,17 +87,18 @@ impl OpenVinoExecution {
             places,
             own,
             lengths: Vec::new(),
+            profiling: options.profiling,
+            notices: options.notices.clone(),
         })
     }
 
-    /// What each layer cost in the last run, if the model was compiled for that.
-    #[allow(dead_code)]
-    pub(super) fn profile(&self) -> Result<Vec<Profile>, GraphError> {
-        self.request.profile().map_err(|e| self.failed(e))
-    }
-
-    fn failed(&self, error: OpenVinoError) -> GraphError {
-        GraphError::Device { device: self.device.clone(), what: error.to_string() }
+    /// Tells the range of each value that is watched.
+    fn watch(&self, call: &PieceCall<'_, '_>, shapes: &[Dims]) -> Result<(), GraphError> {
+        for (name, from) in &self.lowered.watched {
+            let view = self.value(call, *from, shapes)?;
+            self.notices.tell(&format!("{}: {name}: {}", self.device, range(&view)));
+        }
+        Ok(())
     }
 
     /// What a run must not be asked for.
@@ -245,6 +252,20 @@ fn eval(dim: &conure_tensor::Dim, bindings: &Bindings) -> Result<usize, GraphErr
     dim.eval(bindings).map_err(|source| GraphError::Dim { path: "openvino".into(), source })
 }
 
+/// Shape and range of a value, in words.
+fn range(view: &TensorView<'_>) -> String {
+    let shape = view.shape();
+    let Ok(values) = view.as_slice::<f32>() else { return format!("{} {shape:?}", view.dtype()) };
+    let finite = values.iter().copied().filter(|v| v.is_finite());
+    let (mut low, mut high, mut sum, mut count) = (f32::INFINITY, f32::NEG_INFINITY, 0f64, 0usize);
+    for v in finite {
+        (low, high, sum, count) = (low.min(v), high.max(v), sum + f64::from(v), count + 1);
+    }
+    let mean = sum / count.max(1) as f64;
+    let odd = values.len() - count;
+    format!("{} {shape:?}, {low} to {high}, mean {mean:.6}, {odd} not finite", view.dtype())
+}
+
 fn zeroed(def: &StateDef) -> Result<AlignedBytes, GraphError> {
     AlignedBytes::zeroed(def.bytes()).map_err(|source| GraphError::StateMemory {
         state: def.name.clone(),
@@ -273,8 +294,24 @@ impl Execution for OpenVinoExecution {
         }
         self.reserve(&shapes)?;
         self.infer(call, &shapes)?;
+        self.watch(call, &shapes)?;
         self.copy_outputs(call);
         self.commit(call, &shapes)
+    }
+
+    fn kernels(&self) -> Vec<KernelDone> {
+        if !self.profiling {
+            return Vec::new();
+        }
+        // Looking must not make a run fail that went well.
+        let layers = self.request.profile().unwrap_or_default();
+        let kernel = |layer: Profile| KernelDone {
+            layer: layer.name,
+            kind: layer.kind,
+            kernel: layer.kernel,
+            nanos: u64::try_from(layer.micros).unwrap_or(0) * 1000,
+        };
+        layers.into_iter().map(kernel).collect()
     }
 
     fn arena_bytes(&self) -> usize {

@@ -6,7 +6,7 @@ use super::weights::element;
 use crate::error::GraphError;
 use crate::graph::{Commit, Def, Graph, Node, NodeOp, ValueId};
 use crate::weights::Weights;
-use conure_device::openvino::ir::{Blob, ModelWriter};
+use conure_device::openvino::ir::{Blob, ModelWriter, Output};
 use conure_device::openvino::{Element, OpenVinoError};
 use conure_ops::ValueType;
 use conure_ops::openvino::{Ir, Perm, Port};
@@ -31,15 +31,31 @@ pub(super) struct Lowered {
     pub limits: Vec<(Dim, usize, String)>,
     /// Inputs whose integers must lie in a range, and why.
     pub ranges: Vec<(usize, i32, i32, String)>,
-    /// Weights that the device has copies of.
+    /// Values whose range every run tells, by name.
+    pub watched: Vec<(String, From)>,
+    /// Weights that it uses.
+    pub weights: Vec<usize>,
+    /// Of these, those that the device has copies of and reads no more.
     copied: Vec<usize>,
+    /// Whether some were re-laid: the model holds them in memory of its own, beside the device's copies.
+    pub relaid: bool,
 }
 
 impl Lowered {
-    /// Gives back the pages of weights: a mapped file's are read again by whoever still needs them.
+    /// Gives back the pages of weights that the device has copied: a mapped file's are read again by whoever still needs
+    /// them.
     pub(super) fn release(&self, weights: &Weights) {
         self.copied.iter().for_each(|&index| weights.release(index));
     }
+}
+
+/// What tells one model from another without the bytes of weights.
+#[derive(Debug)]
+pub(super) struct Outline {
+    /// The layers.
+    pub text: String,
+    /// The bytes of constants that are no weights.
+    pub constants: Vec<u8>,
 }
 
 /// Where a value that a run needs comes from.
@@ -78,7 +94,8 @@ pub(super) struct Lowering<'a> {
     pub transposed: HashMap<Port, (Port, Perm)>,
     /// Weights by number and shape.
     pub known_weights: HashMap<(usize, Vec<usize>), Port>,
-    pub copied: BTreeSet<usize>,
+    /// Weights that are read where their source has them.
+    pub in_place: Vec<(usize, Output)>,
     lengths: Vec<(Dim, Port)>,
     results: Vec<(Port, ResultOf)>,
     appends: Vec<AppendOf>,
@@ -88,15 +105,33 @@ pub(super) struct Lowering<'a> {
 
 /// Writes `graph`: what a run has to know, the model's text and its constants.
 pub(super) fn lower(graph: &Graph, options: &OpenVinoOptions) -> Result<(Lowered, String, Blob), GraphError> {
+    let (lowered, writer) = write(graph, options, ModelWriter::new())?;
+    let (xml, blob) = writer.finish();
+    Ok((lowered, xml, blob))
+}
+
+/// Writes `graph` without its weights: what a run has to know, and what tells the model from others. A few milliseconds, where
+/// re-laying weights takes as long as reading them.
+pub(super) fn outline(graph: &Graph, options: &OpenVinoOptions) -> Result<(Lowered, Outline), GraphError> {
+    let (lowered, writer) = write(graph, options, ModelWriter::outline())?;
+    let (text, constants) = writer.finish_outline();
+    Ok((lowered, Outline { text, constants }))
+}
+
+fn write(
+    graph: &Graph,
+    options: &OpenVinoOptions,
+    writer: ModelWriter,
+) -> Result<(Lowered, ModelWriter), GraphError> {
     let mut lowering = Lowering {
-        writer: ModelWriter::new(),
+        writer,
         weights: &graph.weights,
         options,
         limits: Vec::new(),
         ranges: Vec::new(),
         transposed: HashMap::new(),
         known_weights: HashMap::new(),
-        copied: BTreeSet::new(),
+        in_place: Vec::new(),
         lengths: Vec::new(),
         results: Vec::new(),
         appends: Vec::new(),
@@ -125,16 +160,37 @@ pub(super) fn lower(graph: &Graph, options: &OpenVinoOptions) -> Result<(Lowered
     };
     let outputs = results(&mut graph.outputs.iter().map(|&(_, v)| v))?;
     let commits = results(&mut graph.commits.iter().map(Commit::value))?;
-    Ok(lowering.finish(outputs, commits))
+    let named = |name: &String| {
+        let at = graph.values.iter().position(|v| v.name.as_ref() == Some(name))?;
+        let id = ValueId(u32::try_from(at).ok()?);
+        matches!(graph.values[at].def, Def::Node(..)).then(|| (name.clone(), id))
+    };
+    let watched: Vec<(String, ValueId)> = options.debug_nodes.iter().filter_map(named).collect();
+    let values = results(&mut watched.iter().map(|(_, v)| *v))?;
+    let watched = watched.into_iter().map(|(name, _)| name).zip(values).collect();
+    Ok(lowering.finish(outputs, commits, watched))
 }
 
 impl Lowering<'_> {
-    fn finish(mut self, outputs: Vec<From>, commits: Vec<From>) -> (Lowered, String, Blob) {
+    fn finish(
+        mut self,
+        outputs: Vec<From>,
+        commits: Vec<From>,
+        watched: Vec<(String, From)>,
+    ) -> (Lowered, ModelWriter) {
         for (i, (port, _)) in self.results.iter().enumerate() {
             self.writer.result(&format!("r{i}"), output(*port));
         }
-        let (xml, blob) = self.writer.finish();
+        let weights: BTreeSet<usize> = self.known_weights.keys().map(|&(index, _)| index).collect();
+        let read: BTreeSet<usize> = self
+            .in_place
+            .iter()
+            .filter(|(_, constant)| !self.writer.is_only_multiplied(*constant))
+            .map(|&(index, _)| index)
+            .collect();
+        let in_place: BTreeSet<usize> = self.in_place.iter().map(|&(index, _)| index).collect();
         let lowered = Lowered {
+            relaid: weights.difference(&in_place).next().is_some(),
             lengths: self.lengths.into_iter().map(|(d, _)| d).collect(),
             results: self.results.into_iter().map(|(_, r)| r).collect(),
             outputs,
@@ -142,9 +198,11 @@ impl Lowering<'_> {
             appends: self.appends,
             limits: self.limits,
             ranges: self.ranges,
-            copied: self.copied.into_iter().collect(),
+            watched,
+            copied: weights.difference(&read).copied().collect(),
+            weights: weights.into_iter().collect(),
         };
-        (lowered, xml, blob)
+        (lowered, self.writer)
     }
 
     fn parameter(&mut self, name: &str, ty: &ValueType) -> Result<Port, GraphError> {

@@ -4,25 +4,29 @@
 //! shape of a reshape, the end of a slice) comes in as small inputs. Inputs and outputs are the session's own memory, states
 //! are inputs and outputs that the execution keeps.
 
+mod cache;
+mod compile;
 mod emit;
 mod execution;
 mod lower;
 mod options;
+mod self_test;
 mod weights;
 
-pub use options::{OpenVinoOptions, OpenVinoPrecision};
+pub use options::{Notices, OpenVinoOptions, OpenVinoPrecision};
 
-use crate::backend::{Backend, Compiled, Execution};
+use crate::backend::{Backend, Compilations, Compiled, Execution};
 use crate::device::DeviceInfo;
 use crate::error::GraphError;
 use crate::graph::{Def, Graph, Node, NodeOp};
-use conure_device::openvino::{CompiledModel, OpenVinoError, Runtime};
+use conure_device::openvino::{CompiledModel, Runtime};
 use conure_kernels::Cpu;
 use conure_ops::ValueType;
 use conure_tensor::DType;
 use execution::OpenVinoExecution;
 use lower::Lowered;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A device of OpenVINO.
 #[derive(Debug)]
@@ -32,6 +36,16 @@ pub struct OpenVino {
     device: String,
     options: OpenVinoOptions,
     runtime: Arc<Runtime>,
+    /// OpenVINO's description of the device and what it can do: a compiled model is of no use on another.
+    identity: String,
+    counts: Counts,
+}
+
+/// Pieces compiled, and taken from the cache.
+#[derive(Debug, Default)]
+struct Counts {
+    compiled: AtomicUsize,
+    cached: AtomicUsize,
 }
 
 impl OpenVino {
@@ -53,6 +67,7 @@ impl OpenVino {
             }
             _ => "cpu",
         };
+        let identity = format!("{description} {capabilities}");
         let memory = runtime.property(device, "GPU_DEVICE_TOTAL_MEM_SIZE").ok().and_then(|m| m.parse().ok());
         let info = DeviceInfo {
             name: name.clone(),
@@ -63,7 +78,8 @@ impl OpenVino {
             threads: conure_kernels::Threads::default_count(),
             unavailable: None,
         };
-        Ok(OpenVino { info, device: device.to_owned(), options, runtime: runtime.clone() })
+        let (device, runtime) = (device.to_owned(), runtime.clone());
+        Ok(OpenVino { info, device, options, runtime, identity, counts: Counts::default() })
     }
 
     /// All devices of OpenVINO on this machine. Without OpenVINO, or where it fails, what stands for them in the list of
@@ -118,20 +134,16 @@ impl Backend for OpenVino {
     }
 
     fn compile(&self, piece: &Graph) -> Result<Arc<dyn Compiled>, GraphError> {
-        let failed =
-            |e: OpenVinoError| GraphError::Device { device: self.info.name.clone(), what: e.to_string() };
-        let (lowered, xml, blob) = lower::lower(piece, &self.options)?;
-        self.options.dump(&xml);
-        let properties = self.options.properties(&self.device);
-        let model = self.runtime.compile(&xml, Arc::new(blob), &self.device, &properties).map_err(failed)?;
-        lowered.release(&piece.weights);
-        let device = self.info.name.clone();
-        Ok(Arc::new(OpenVinoPiece {
-            model: Arc::new(model),
-            lowered: Arc::new(lowered),
-            graph: piece.clone(),
-            device,
-        }))
+        let made = compile::safest(&self.options, |options| self.compile_for(piece, options));
+        made.map(|piece| Arc::new(piece) as Arc<dyn Compiled>)
+            .map_err(|what| GraphError::Device { device: self.info.name.clone(), what })
+    }
+
+    fn compilations(&self) -> Compilations {
+        Compilations {
+            compiled: self.counts.compiled.load(Ordering::Relaxed),
+            cached: self.counts.cached.load(Ordering::Relaxed),
+        }
     }
 }
 
@@ -186,12 +198,13 @@ struct OpenVinoPiece {
     lowered: Arc<Lowered>,
     graph: Graph,
     device: String,
+    options: OpenVinoOptions,
 }
 
 impl Compiled for OpenVinoPiece {
     fn start(&self, _cpu: &Arc<Cpu>) -> Result<Box<dyn Execution>, GraphError> {
-        let execution =
-            OpenVinoExecution::new(&self.model, self.lowered.clone(), &self.graph, self.device.clone())?;
+        let (lowered, device) = (self.lowered.clone(), self.device.clone());
+        let execution = OpenVinoExecution::new(&self.model, lowered, &self.graph, device, &self.options)?;
         Ok(Box::new(execution))
     }
 }

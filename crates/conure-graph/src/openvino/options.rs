@@ -1,6 +1,11 @@
 //! How models are compiled.
 
+use conure_device::store::Store;
+use conure_ops::openvino::Choices;
+use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// In which numbers OpenVINO computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -37,14 +42,49 @@ impl OpenVinoPrecision {
         OpenVinoPrecision::ALL.into_iter().find(|p| p.name().eq_ignore_ascii_case(name.trim()))
     }
 
+    /// The next more exact one, for a device that gets this one wrong.
+    pub(super) fn safer(self) -> Option<OpenVinoPrecision> {
+        match self {
+            OpenVinoPrecision::Bf16 | OpenVinoPrecision::F16 => Some(OpenVinoPrecision::Fast),
+            OpenVinoPrecision::Fast => Some(OpenVinoPrecision::Exact),
+            OpenVinoPrecision::Exact => None,
+        }
+    }
+
     /// Whether quantised weights keep their exact values.
     pub(super) fn exact_weights(self) -> bool {
         self == OpenVinoPrecision::Exact
     }
 }
 
-/// How models are compiled for OpenVINO.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+type Tell = dyn Fn(&str) + Send + Sync;
+
+/// Who is told what a user may want to know: that a cache was damaged, that a precision was not to be had.
+#[derive(Clone, Default)]
+pub struct Notices(Option<Arc<Tell>>);
+
+impl Notices {
+    /// Tells `call`, a line at a time.
+    pub fn new(call: impl Fn(&str) + Send + Sync + 'static) -> Notices {
+        Notices(Some(Arc::new(call)))
+    }
+
+    pub(super) fn tell(&self, line: &str) {
+        if let Some(call) = &self.0 {
+            call(line);
+        }
+    }
+}
+
+impl fmt::Debug for Notices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Notices" } else { "Notices(nobody)" })
+    }
+}
+
+/// How models are compiled for OpenVINO. The default is what tests of single graphs want: no cache, no self-test; programs
+/// begin with [`OpenVinoOptions::from_env`].
+#[derive(Clone, Debug, Default)]
 pub struct OpenVinoOptions {
     /// In which numbers it computes.
     pub precision: OpenVinoPrecision,
@@ -54,23 +94,78 @@ pub struct OpenVinoOptions {
     pub profiling: bool,
     /// A folder into which the text of every compiled model is written.
     pub dump_ir: Option<PathBuf>,
+    /// Named values of which every run tells the range, through [`OpenVinoOptions::notices`].
+    pub debug_nodes: Vec<String>,
+    /// Where compiled models are kept for the next start; `None`: nowhere.
+    pub cache: Option<Store>,
+    /// A folder for OpenVINO's own cache, which is used only without [`OpenVinoOptions::cache`].
+    pub plugin_cache: Option<PathBuf>,
+    /// Whether memory is spared at the cost of time: sets the two options below, unless they are set themselves.
+    pub memory_optimize: bool,
+    /// Whether compiling needs less memory: pages of a weight are given back as soon as the weight has been re-laid.
+    pub reduce_compile_mem: Option<bool>,
+    /// Whether pages of weights that the device has copied are given back; they are read from the file again if need be.
+    pub release_weights: Option<bool>,
+    /// Whether a compiled model is held to the CPU device on a few rows before it is used.
+    pub self_test: bool,
+    /// Who is told what a user may want to know.
+    pub notices: Notices,
+    /// Which of several forms ops take.
+    pub choices: Choices,
 }
 
+/// The bytes of compiled models that are kept at most, unless a variable says otherwise: a few large models.
+const CACHE_BOUND: u64 = 16 << 30;
+
 impl OpenVinoOptions {
-    /// What the environment asks for: `CONURE_OPENVINO_PRECISION`, `_PROFILING` and `_DUMP_IR`.
+    /// What the environment asks for; `docs/openvino.md` lists the variables.
     pub fn from_env() -> OpenVinoOptions {
-        OpenVinoOptions::from_variables(|name| std::env::var(name).ok())
+        OpenVinoOptions::from_variables(|name| std::env::var_os(name))
     }
 
-    fn from_variables(variable: impl Fn(&str) -> Option<String>) -> OpenVinoOptions {
-        let set = |name: &str| variable(&format!("CONURE_OPENVINO_{name}")).filter(|v| !v.trim().is_empty());
-        let on = |name: &str| set(name).is_some_and(|v| v.trim() != "0");
+    fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> OpenVinoOptions {
+        let raw = |name: &str| variable(&format!("CONURE_OPENVINO_{name}")).filter(|v| !v.is_empty());
+        let set = |name: &str| raw(name).and_then(|v| v.into_string().ok()).filter(|v| !v.trim().is_empty());
+        let switch = |name: &str| set(name).map(|v| !is_off(&v));
+        let on = |name: &str| switch(name).unwrap_or(false);
+        let plugin_cache = raw("CACHE_DIR").map(PathBuf::from);
+        let bound = set("CACHE_SIZE").and_then(|v| bytes(&v)).unwrap_or(CACHE_BOUND);
+        let folder = match raw("COMPILED_MODEL_CACHE_DIR") {
+            Some(folder) if folder.to_str().is_some_and(is_off) => None,
+            Some(folder) => Some(PathBuf::from(folder)),
+            // Two caches of the same thing are one too many.
+            None if plugin_cache.is_some() => None,
+            None => cache_folder(&variable),
+        };
+        let names = set("DEBUG_NODE").unwrap_or_default();
         OpenVinoOptions {
             precision: set("PRECISION").and_then(|p| OpenVinoPrecision::from_name(&p)).unwrap_or_default(),
             threads: None,
             profiling: on("PROFILING"),
-            dump_ir: set("DUMP_IR").map(PathBuf::from),
+            dump_ir: raw("DUMP_IR").map(PathBuf::from),
+            debug_nodes: names.split(',').map(|n| n.trim().to_owned()).filter(|n| !n.is_empty()).collect(),
+            cache: folder.map(|folder| Store::new(folder, bound)),
+            plugin_cache,
+            memory_optimize: on("MEMORY_OPTIMIZE"),
+            reduce_compile_mem: switch("REDUCE_COMPILE_MEM"),
+            release_weights: switch("RELEASE_WEIGHTS"),
+            self_test: switch("SELF_TEST").unwrap_or(true),
+            notices: Notices::default(),
+            choices: Choices {
+                slice_cache: !on("DISABLE_KV_SLICE"),
+                manual_attention: switch("MANUAL_GQA_ATTN").unwrap_or(true),
+            },
         }
+    }
+
+    /// Whether the pages of weights are given back that a device has copied.
+    pub fn releases_weights(&self) -> bool {
+        self.release_weights.unwrap_or(self.memory_optimize)
+    }
+
+    /// Whether compiling is to need less memory.
+    pub fn reduces_compile_mem(&self) -> bool {
+        self.reduce_compile_mem.unwrap_or(self.memory_optimize)
     }
 
     /// What is to be set when a model is compiled. Everything that changes results is set, whatever the device's own default.
@@ -90,10 +185,12 @@ impl OpenVinoOptions {
         }
         if cpu {
             all.push(("NUM_STREAMS", "1".to_owned()));
-            all.extend(self.threads.map(|n| ("INFERENCE_NUM_THREADS", n.to_string())));
+            // 0 is OpenVINO's own choice: what an import sets stays set for the device.
+            all.push(("INFERENCE_NUM_THREADS", self.threads.unwrap_or(0).to_string()));
         }
-        if self.profiling {
-            all.push(("PERF_COUNT", "YES".to_owned()));
+        all.push(("PERF_COUNT", if self.profiling { "YES" } else { "NO" }.to_owned()));
+        if let (None, Some(folder)) = (&self.cache, &self.plugin_cache) {
+            all.push(("CACHE_DIR", folder.display().to_string()));
         }
         all.into_iter().map(|(k, v)| (k.to_owned(), v)).collect()
     }
@@ -106,5 +203,111 @@ impl OpenVinoOptions {
         std::hash::Hash::hash(xml, &mut hash);
         let name = format!("{:016x}.xml", std::hash::Hasher::finish(&hash));
         let _ = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(folder.join(name), xml));
+    }
+}
+
+/// Where compiled models are kept if nobody says: in the user's folder for caches.
+fn cache_folder(variable: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let folder = |name: &str| variable(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let caches = if cfg!(windows) {
+        folder("LOCALAPPDATA")
+    } else if cfg!(target_os = "macos") {
+        folder("HOME").map(|home| home.join("Library/Caches"))
+    } else {
+        folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")))
+    };
+    caches.map(|caches| caches.join("conure").join("openvino"))
+}
+
+/// Whether a switch is off: `0`, `off`, `no`, `false`.
+fn is_off(value: &str) -> bool {
+    ["0", "off", "no", "false"].iter().any(|off| value.trim().eq_ignore_ascii_case(off))
+}
+
+/// A size: `500M`, `2G`, or bytes.
+fn bytes(text: &str) -> Option<u64> {
+    let text = text.trim().to_ascii_uppercase();
+    let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
+        Some(at) => text.split_at(at),
+        None => (text.as_str(), ""),
+    };
+    let shift = match unit.trim().trim_end_matches("IB").trim_end_matches('B') {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(variables: &'static [(&'static str, &'static str)]) -> OpenVinoOptions {
+        OpenVinoOptions::from_variables(|name| {
+            variables.iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(v))
+        })
+    }
+
+    #[test]
+    fn a_part_that_is_set_wins_over_the_whole() {
+        const ALL: &str = "CONURE_OPENVINO_MEMORY_OPTIMIZE";
+        const REDUCE: &str = "CONURE_OPENVINO_REDUCE_COMPILE_MEM";
+        const RELEASE: &str = "CONURE_OPENVINO_RELEASE_WEIGHTS";
+        for (variables, expected) in [
+            (&[][..], [false, false]),
+            (&[(ALL, "1")], [true, true]),
+            (&[(ALL, "1"), (RELEASE, "0")], [true, false]),
+            (&[(ALL, "1"), (REDUCE, "off")], [false, true]),
+            (&[(ALL, "0"), (RELEASE, "1")], [false, true]),
+            (&[(REDUCE, "yes")], [true, false]),
+            (&[(ALL, " ")], [false, false]),
+        ] {
+            let o = options(variables);
+            assert_eq!([o.reduces_compile_mem(), o.releases_weights()], expected, "{variables:?}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_cache_is_where_the_system_keeps_caches_or_where_it_is_told() {
+        const HOME: (&str, &str) = ("HOME", "/home/a");
+        const OURS: &str = "CONURE_OPENVINO_COMPILED_MODEL_CACHE_DIR";
+        const ITS: (&str, &str) = ("CONURE_OPENVINO_CACHE_DIR", "/its");
+        for (variables, folder) in [
+            (&[][..], None),
+            (&[HOME], Some("/home/a/.cache/conure/openvino")),
+            (&[HOME, ("XDG_CACHE_HOME", "/c")], Some("/c/conure/openvino")),
+            (&[HOME, ("XDG_CACHE_HOME", "not/absolute")], Some("/home/a/.cache/conure/openvino")),
+            (&[HOME, (OURS, "here")], Some("here")),
+            (&[HOME, (OURS, "off")], None),
+            (&[HOME, (OURS, "0")], None),
+            (&[HOME, ITS], None),
+            (&[HOME, ITS, (OURS, "/ours")], Some("/ours")),
+        ] {
+            let found = options(variables).cache.map(|c| c.folder().to_owned());
+            assert_eq!(found, folder.map(PathBuf::from), "{variables:?}");
+        }
+        let its = options(&[HOME, ITS]).properties("CPU");
+        assert!(its.contains(&("CACHE_DIR".into(), "/its".into())), "{its:?}");
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, expected) in [
+            ("12", Some(12)),
+            ("3k", Some(3 << 10)),
+            ("500 M", Some(500 << 20)),
+            ("2GiB", Some(2 << 30)),
+            ("1tb", Some(1 << 40)),
+            ("many", None),
+            ("1.5G", None),
+            ("99999999999T", None),
+        ] {
+            assert_eq!(bytes(text), expected, "{text}");
+        }
     }
 }

@@ -19,6 +19,9 @@ use conure_tensor::quant::parts::{Layout, Parts};
 use half::f16;
 use std::sync::Arc;
 
+/// Changes whenever this file makes something else of a weight: what was compiled before is then of no use.
+pub(super) const FORM: u32 = 1;
+
 /// The element type of a plain type.
 pub(super) fn element(dtype: DType) -> Option<Element> {
     match dtype {
@@ -57,9 +60,11 @@ impl Lowering<'_> {
             return Ok(known);
         }
         let port = match element(dtype) {
+            _ if self.writer.is_outline() => self.named(index, dtype, stored, shape),
             Some(element) => {
                 let bytes = Arc::new(WeightBytes { weights: self.weights.clone(), index });
                 let constant = self.writer.constant(element, shape, bytes)?;
+                self.in_place.push((index, constant));
                 match element {
                     Element::F16 | Element::Bf16 => self.converted(constant),
                     _ => constant,
@@ -67,9 +72,20 @@ impl Lowering<'_> {
             }
             None => self.blocks(index, dtype, stored, shape)?,
         };
-        self.copied.insert(index);
         self.known_weights.insert(key, as_port(port));
         Ok(as_port(port))
+    }
+
+    /// What stands for a weight in an outline: all that decides how it is written, but its bytes.
+    fn named(&mut self, index: usize, dtype: DType, stored: &[usize], shape: &[usize]) -> Output {
+        let attrs = [
+            ("index", index.to_string()),
+            ("dtype", dtype.to_string()),
+            ("stored", format!("{stored:?}")),
+            ("shape", format!("{shape:?}")),
+        ];
+        let attrs = attrs.each_ref().map(|(name, value)| (*name, value.as_str()));
+        self.writer.layer("Weight", "outline", &attrs, &[], 1)
     }
 
     fn converted(&mut self, x: Output) -> Output {
@@ -85,6 +101,9 @@ impl Lowering<'_> {
         shape: &[usize],
     ) -> Result<Output, OpenVinoError> {
         let relaid = relay(dtype, self.weights.bytes(index), self.options.precision.exact_weights())?;
+        if self.options.reduces_compile_mem() {
+            self.weights.release(index);
+        }
         let k = stored.last().copied().unwrap_or(1);
         let (rows, groups) = (stored.iter().rev().skip(1).product::<usize>(), k / relaid.group);
         let by_group = [rows, groups, relaid.group];
@@ -301,5 +320,28 @@ impl Writer {
         } else {
             zeros[at] = zero as u8;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No copy of a tensor's values as f32 is made on the way: what is held at most is less than half of that.
+    #[test]
+    fn re_laying_holds_no_values_as_f32() {
+        let values = 1 << 18;
+        let mut formats = 0;
+        for dtype in DType::ALL.into_iter().filter(|d| Layout::of(*d).is_some()) {
+            let blocks = values / dtype.block_len();
+            let bytes: Vec<u8> = (0..blocks * dtype.block_bytes()).map(|i| (i * 37 % 59) as u8).collect();
+            for exact in [true, false] {
+                let held = allocation_counter::measure(|| drop(relay(dtype, &bytes, exact).unwrap()));
+                assert!(held.bytes_max < 2 * values as u64, "{dtype} exact {exact}: {held:?}");
+                assert!(held.bytes_max > values as u64 / 2, "{dtype}: nothing was made");
+            }
+            formats += 1;
+        }
+        assert!(formats >= 8, "{formats} formats");
     }
 }

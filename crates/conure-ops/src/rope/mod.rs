@@ -3,6 +3,7 @@
 use crate::count::elements;
 use crate::infer::{Inputs, dim, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::openvino::OpenVinoOp;
 use crate::values::{read, write};
 use conure_kernels::rotary::Pairs;
 use conure_tensor::{Axis, TensorMut, TensorView};
@@ -10,6 +11,7 @@ use std::any::Any;
 
 pub mod cases;
 mod cpu;
+mod openvino;
 
 const NAME: &str = "rope";
 
@@ -73,6 +75,10 @@ impl Op for Rope {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 

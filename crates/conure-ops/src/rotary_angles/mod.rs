@@ -3,6 +3,7 @@
 use crate::count::elements;
 use crate::infer::{Inputs, dim, one};
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::openvino::OpenVinoOp;
 use crate::values::{ints, read, write};
 use conure_tensor::{Axis, Dim, Shape, TensorMut, TensorView};
 use smallvec::SmallVec;
@@ -10,6 +11,7 @@ use std::any::Any;
 
 pub mod cases;
 mod cpu;
+mod openvino;
 
 const NAME: &str = "rotary_angles";
 
@@ -205,6 +207,10 @@ impl Op for RotaryAngles {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 

@@ -7,6 +7,7 @@ use crate::mask_scores::MaskScores;
 use crate::mask_time::MaskTime;
 use crate::matmul::MatMul;
 use crate::op::{Attr, CpuOp, Op, OpError, Outputs, ValueType};
+use crate::openvino::OpenVinoOp;
 use crate::rel_pos_attention::AttentionMask;
 use crate::scale::Scale;
 use crate::softmax::Softmax;
@@ -17,6 +18,7 @@ use std::any::Any;
 
 pub mod cases;
 mod cpu;
+mod openvino;
 
 const NAME: &str = "sdpa";
 
@@ -216,6 +218,10 @@ impl Op for Sdpa {
     }
 
     fn cpu(&self) -> Option<&dyn CpuOp> {
+        Some(self)
+    }
+
+    fn openvino(&self) -> Option<&dyn OpenVinoOp> {
         Some(self)
     }
 
