@@ -10,7 +10,7 @@ import sys
 
 import torch
 import transformers as hf
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "tests/data/language"
@@ -26,6 +26,17 @@ LLAMA3 = (
     r"|\s+(?!\S)|\s+"
 )
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+O200K = "|".join(
+    [
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    ]
+)
 SMALL = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
 
 
@@ -88,6 +99,37 @@ def bpe_files(folder, pattern, bos, eos):
 LLAMA = lambda folder: spm_files(folder, "<s>", "</s>", True, ["<unk>", "<s>", "</s>"])
 GEMMA = lambda folder: spm_files(folder, "<bos>", "<eos>", False, ["<pad>", "<eos>", "<bos>", "<unk>"])
 QWEN = lambda folder: bpe_files(folder, QWEN2, None, "<|endoftext|>")
+GPT_OSS = lambda folder: bpe_files(folder, O200K, None, "<|return|>")
+
+
+def qwen3_vl(v):
+    """A model that also sees pictures; goldens are of texts."""
+    sections = {"rope_type": "default", "rope_theta": 5000000.0, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
+    text = dict(vocab_size=v, head_dim=16, rope_parameters=sections, tie_word_embeddings=False, **SMALL)
+    seen = dict(
+        depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, patch_size=4,
+        num_position_embeddings=4, deepstack_visual_indexes=[0],
+    )
+    return hf.Qwen3VLConfig(text_config=text, vision_config=seen, tie_word_embeddings=False)
+
+
+def gpt_oss(v):
+    """Even layers see 4 positions. `truncate` as every reader of GGUF has it."""
+    return hf.GptOssConfig(
+        vocab_size=v,
+        head_dim=16,
+        num_local_experts=5,
+        num_experts_per_tok=3,
+        sliding_window=4,
+        eos_token_id=0,
+        pad_token_id=0,
+        rope_parameters={
+            "rope_type": "yarn", "rope_theta": 150000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+            "truncate": True, "original_max_position_embeddings": 64,
+        },
+        max_position_embeddings=2048,
+        **{**SMALL, "intermediate_size": 32},
+    )
 MODELS = {
     "llama": (LLAMA, lambda v: hf.LlamaConfig(vocab_size=v, **SMALL)),
     "llama3": (
@@ -106,6 +148,25 @@ MODELS = {
     "mistral": (LLAMA, lambda v: hf.MistralConfig(vocab_size=v, sliding_window=None, head_dim=8, **SMALL)),
     "qwen2": (QWEN, lambda v: hf.Qwen2Config(vocab_size=v, tie_word_embeddings=True, **SMALL)),
     "qwen3": (QWEN, lambda v: hf.Qwen3Config(vocab_size=v, head_dim=16, **SMALL)),
+    "mixtral": (
+        LLAMA,
+        lambda v: hf.MixtralConfig(vocab_size=v, num_local_experts=4, sliding_window=None, **{**SMALL, "intermediate_size": 32}),
+    ),
+    "qwen3moe": (
+        QWEN,
+        lambda v: hf.Qwen3MoeConfig(
+            vocab_size=v,
+            head_dim=16,
+            num_experts=6,
+            num_experts_per_tok=3,
+            moe_intermediate_size=24,
+            norm_topk_prob=True,
+            **SMALL,
+        ),
+    ),
+    "qwen3vl": (QWEN, qwen3_vl),
+    "gpt-oss": (GPT_OSS, gpt_oss),
+    "gpt-oss-mxfp4": (GPT_OSS, gpt_oss),
     "phi3": (LLAMA, lambda v: hf.Phi3Config(vocab_size=v, pad_token_id=0, **SMALL)),
     "gemma2": (
         GEMMA,
@@ -125,6 +186,39 @@ MODELS = {
 }
 
 
+def mxfp4(values):
+    """Blocks of 32 along the last axis, as OpenAI's checkpoints keep them: nibbles of neighbours in a byte, and exponents."""
+    table = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    blocks = values.unflatten(-1, (-1, 32))
+    exponents = blocks.abs().amax(-1).log2().floor() - 2
+    scales = 2.0 ** exponents
+    quanta = ((blocks / scales[..., None])[..., None] - table).abs().argmin(-1)
+    decoded = (table[quanta] * scales[..., None]).flatten(-2)
+    pairs = quanta.unflatten(-1, (16, 2))
+    return (pairs[..., 0] | pairs[..., 1] << 4).to(torch.uint8), (exponents + 127).to(torch.uint8), decoded
+
+
+def in_blocks(model, folder):
+    """Rounds the experts of a model to MXFP4; what replaces them in its checkpoint."""
+    changed = {}
+    for i, layer in enumerate(model.model.layers):
+        for name in ["gate_up_proj", "down_proj"]:
+            weight = getattr(layer.mlp.experts, name)  # [E, in, out]
+            blocks, scales, decoded = mxfp4(weight.transpose(1, 2).contiguous())
+            weight.copy_(decoded.transpose(1, 2))
+            path = f"model.layers.{i}.mlp.experts.{name}"
+            changed |= {f"{path}_blocks": blocks, f"{path}_scales": scales}
+    return changed
+
+
+def replace_tensors(folder, changed):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    for name in changed:
+        tensors.pop(name.removesuffix("_blocks").removesuffix("_scales"), None)
+    save_file(tensors | changed, str(path), {"format": "pt"})
+
+
 def main():
     for name in sys.argv[1:] or MODELS:
         files, configure = MODELS[name]
@@ -132,15 +226,20 @@ def main():
         folder.mkdir(parents=True, exist_ok=True)
         tokenizer, bos = files(folder)
         config = configure(tokenizer.get_vocab_size())
+        factory = hf.AutoModelForImageTextToText if name == "qwen3vl" else hf.AutoModelForCausalLM
         torch.manual_seed(len(name) + sum(map(ord, name)))
         config._attn_implementation = "eager"
-        model = hf.AutoModelForCausalLM.from_config(config).float().eval()
+        model = factory.from_config(config).float().eval()
         with torch.no_grad():
             for key, tensor in model.named_parameters():
                 norm = "norm" in key
                 around = 0.0 if not norm or name.startswith("gemma") else 1.0
                 tensor.copy_(around + torch.randn_like(tensor) * (0.1 if norm else 0.25))
-        model.save_pretrained(folder)
+            changed = in_blocks(model, folder) if name.endswith("mxfp4") else {}
+        # One in several files, as large models are.
+        model.save_pretrained(folder, max_shard_size="60KB" if name == "mixtral" else "5GB")
+        if changed:
+            replace_tensors(folder, changed)
         (folder / "generation_config.json").unlink(missing_ok=True)
         goldens, prompts = {}, []
         for i, text in enumerate(PROMPTS):
@@ -151,7 +250,7 @@ def main():
         save_file(goldens, str(folder / "goldens.safetensors"))
         (folder / "goldens.json").write_text(json.dumps({"prompts": prompts}, indent=1) + "\n")
         spread = goldens["logits.0"].std().item()
-        print(name, config.vocab_size, "tokens,", "logits spread", round(spread, 2))
+        print(name, tokenizer.get_vocab_size(), "tokens,", "logits spread", round(spread, 2))
 
 
 main()

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Makes tests/data/quant: what other implementations of the block formats make of the same data.
 
-Needs the PyPI package `gguf` 0.19.0 (with numpy); it decodes every format and encodes all but the K-quants:
+Needs the PyPI package `gguf` 0.19.0 (with numpy); it decodes every format and encodes all but the K-quants and IQ4_NL:
 
     python3 -m venv target/venv-quant && target/venv-quant/bin/pip install gguf==0.19.0
     target/venv-quant/bin/python scripts/make_quant_goldens.py [--ggml LIBGGML_BASE.so]
 
-The K-quants are encoded by libggml itself, any build for plain x86-64 (one with fused multiply-adds differs in the
+The K-quants and IQ4_NL are encoded by libggml itself, any build for plain x86-64 (one with fused multiply-adds differs in the
 last bit of some blocks), for instance the one inside the PyPI wheel `pywhispercpp` 1.5.1. Without --ggml the
 committed encodings stay as they are.
 
@@ -38,7 +38,11 @@ FORMATS = {
     "q4_k": (T.Q4_K, 144, [0, 2]),
     "q5_k": (T.Q5_K, 176, [0, 2]),
     "q6_k": (T.Q6_K, 210, [208]),
+    "iq4_nl": (T.IQ4_NL, 18, [0]),
+    "mxfp4": (T.MXFP4, 17, []),
 }
+# What the package decodes and does not encode.
+BY_GGML = ["q4_k", "q5_k", "q6_k", "iq4_nl"]
 
 
 def values(rng):
@@ -96,7 +100,7 @@ def ggml_encode(library, kind, data):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ggml", help="a libggml-base.so that encodes the K-quants")
+    parser.add_argument("--ggml", help="a libggml-base.so that encodes the K-quants and IQ4_NL")
     args = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(20)
@@ -107,7 +111,7 @@ def main():
         decoded = quants.dequantize(raw.reshape(-1), kind)
         raw.tofile(OUT / f"blocks.{name}")
         decoded.astype("<f4").tofile(OUT / f"blocks.{name}.f32")
-        if name.endswith("_k"):
+        if name in BY_GGML:
             if args.ggml:
                 encoded = ggml_encode(args.ggml, kind, data)
             else:

@@ -4,7 +4,7 @@
 use crate::config::{self, ConfigError, MAX_CONFIG, Value};
 use crate::error::ConvertError;
 use crate::prepared::Prepared;
-use crate::safetensors::{self, SafetensorsFile};
+use crate::safetensors::{self, SafetensorsError, SafetensorsFile};
 use crate::schema::{Arch, Attention, Encoder, ModelConfig, Preprocessor, Transducer};
 use crate::source::{SourceTensor, TensorSource};
 use crate::tokenizer::{self, MAX_TOKENIZER};
@@ -72,6 +72,21 @@ impl TensorSource for Shards {
     }
 
     fn read_f32(&self, index: usize) -> Result<Vec<f32>, ConvertError> {
+        self.read(index, |file, i| file.read_f32(i))
+    }
+}
+
+impl Shards {
+    /// Part `part` of `count` equal ones of the bytes of tensor `index`.
+    pub(crate) fn read_part(&self, index: usize, part: usize, count: usize) -> Result<Vec<u8>, ConvertError> {
+        self.read(index, |file, i| file.read_part(i, part, count))
+    }
+
+    fn read<T>(
+        &self,
+        index: usize,
+        read: impl FnOnce(&SafetensorsFile, usize) -> Result<T, SafetensorsError>,
+    ) -> Result<T, ConvertError> {
         let place =
             self.places.get(index).and_then(|&(s, i)| Some((self.files.get(s)?, self.paths.get(s)?, i)));
         let Some((file, path, i)) = place else {
@@ -80,7 +95,7 @@ impl TensorSource for Shards {
                 reason: format!("there is no tensor {index}"),
             });
         };
-        file.read_f32(i).map_err(|source| ConvertError::Safetensors { path: path.clone(), source })
+        read(file, i).map_err(|source| ConvertError::Safetensors { path: path.clone(), source })
     }
 }
 

@@ -28,11 +28,15 @@ pub enum TargetType {
     Q5K,
     /// 210 bytes for 256 values.
     Q6K,
+    /// 18 bytes for 32 values.
+    Iq4Nl,
+    /// 17 bytes for 32 values.
+    Mxfp4,
 }
 
 impl TargetType {
     /// All of them.
-    pub const ALL: [TargetType; 11] = [
+    pub const ALL: [TargetType; 13] = [
         TargetType::F32,
         TargetType::F16,
         TargetType::Bf16,
@@ -44,6 +48,8 @@ impl TargetType {
         TargetType::Q4K,
         TargetType::Q5K,
         TargetType::Q6K,
+        TargetType::Iq4Nl,
+        TargetType::Mxfp4,
     ];
 
     /// The type of this name (`f32`, `f16`, `q8_0`, `q4_k`), in either case.
@@ -65,12 +71,15 @@ impl TargetType {
             TargetType::Q4K => DType::Q4_K,
             TargetType::Q5K => DType::Q5_K,
             TargetType::Q6K => DType::Q6_K,
+            TargetType::Iq4Nl => DType::IQ4_NL,
+            TargetType::Mxfp4 => DType::MXFP4,
         }
     }
 
     /// Whether parakeet.cpp reads files of this type.
     pub fn is_compatible(self) -> bool {
-        !matches!(self, TargetType::Bf16 | TargetType::Q4_1 | TargetType::Q5_1)
+        use TargetType::{Bf16, Iq4Nl, Mxfp4, Q4_1, Q5_1};
+        !matches!(self, Bf16 | Q4_1 | Q5_1 | Iq4Nl | Mxfp4)
     }
 }
 

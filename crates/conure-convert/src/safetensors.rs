@@ -118,13 +118,26 @@ impl SafetensorsFile {
     /// # Errors
     /// If the file cannot be read.
     pub fn read_f32(&self, index: usize) -> Result<Vec<f32>, SafetensorsError> {
-        let (Some(tensor), Some(&(from, to))) = (self.tensors.get(index), self.offsets.get(index)) else {
+        let bytes = self.read_part(index, 0, 1)?;
+        Ok(self.tensors.get(index).map_or_else(Vec::new, |tensor| to_f32(tensor.dtype, &bytes)))
+    }
+
+    /// Part `i` of `count` equal ones of the bytes of tensor `index`.
+    ///
+    /// # Errors
+    /// If there is no such part, or the file cannot be read.
+    pub fn read_part(&self, index: usize, i: usize, count: usize) -> Result<Vec<u8>, SafetensorsError> {
+        let Some(&(from, to)) = self.offsets.get(index) else {
             return Err(SafetensorsError::Header(format!("there is no tensor {index}")));
         };
-        let len = usize::try_from(to.saturating_sub(from)).map_err(std::io::Error::other)?;
-        let mut bytes = vec![0u8; len];
-        self.section.read_at(self.data_at.saturating_add(from), &mut bytes)?;
-        Ok(to_f32(tensor.dtype, &bytes))
+        let (len, i, parts) = (to.saturating_sub(from), i as u64, count as u64);
+        if i >= parts || len % parts != 0 {
+            let what = format!("tensor {index} of {len} bytes has no part {i} of {parts}");
+            return Err(SafetensorsError::Header(what));
+        }
+        let mut bytes = vec![0u8; usize::try_from(len / parts).map_err(std::io::Error::other)?];
+        self.section.read_at(self.data_at.saturating_add(from + len / parts * i), &mut bytes)?;
+        Ok(bytes)
     }
 }
 

@@ -93,14 +93,13 @@ pub struct TensorType {
 }
 
 /// Number, name, elements and bytes of a block, of the types that Conure does not compute with.
-const OTHER: [(u32, &str, u16, u16); 18] = [
+const OTHER: [(u32, &str, u16, u16); 16] = [
     (10, "q2_k", 256, 84),
     (11, "q3_k", 256, 110),
     (16, "iq2_xxs", 256, 66),
     (17, "iq2_xs", 256, 74),
     (18, "iq3_xxs", 256, 98),
     (19, "iq1_s", 256, 50),
-    (20, "iq4_nl", 32, 18),
     (21, "iq3_s", 256, 110),
     (22, "iq2_s", 256, 82),
     (23, "iq4_xs", 256, 136),
@@ -110,7 +109,6 @@ const OTHER: [(u32, &str, u16, u16); 18] = [
     (29, "iq1_m", 256, 56),
     (34, "tq1_0", 256, 54),
     (35, "tq2_0", 256, 66),
-    (39, "mxfp4", 32, 17),
     (40, "nvfp4", 64, 36),
 ];
 
@@ -182,9 +180,11 @@ const fn dtype_id(dtype: DType) -> u32 {
         DType::Q4_K => 12,
         DType::Q5_K => 13,
         DType::Q6_K => 14,
+        DType::IQ4_NL => 20,
         DType::I32 => 26,
         DType::I64 => 27,
         DType::BF16 => 30,
+        DType::MXFP4 => 39,
     }
 }
 

@@ -27,7 +27,7 @@ const SHAPES: [(usize, usize, usize); 11] = [
     (1, 1030, 640),
 ];
 
-const TYPES: [DType; 10] = [
+const TYPES: [DType; 12] = [
     DType::F16,
     DType::BF16,
     DType::Q8_0,
@@ -38,6 +38,8 @@ const TYPES: [DType; 10] = [
     DType::Q4_K,
     DType::Q5_K,
     DType::Q6_K,
+    DType::IQ4_NL,
+    DType::MXFP4,
 ];
 
 fn wave(n: usize) -> Vec<f32> {

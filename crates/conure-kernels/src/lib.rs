@@ -36,6 +36,7 @@ pub mod positions;
 pub mod rms_norm;
 pub mod roofline;
 pub mod rotary;
+pub mod route;
 pub mod rows;
 pub mod sdpa;
 pub mod threads;

@@ -207,3 +207,34 @@ fn ops_that_differ_in_an_attribute_do_not_look_alike() {
     }
     assert!(seen.len() > all().len());
 }
+
+#[test]
+fn mixtures_of_experts() {
+    let logits = x(&[(Axis("E"), 8)]);
+    let route = |used| Route { routing: Routing::SoftmaxOfAll, used };
+    check(route(2), &[logits.clone()], "i32 [B, T, U 2] and f32 [B, T, U 2]");
+    check(route(9), &[logits.clone()], "route: 9 experts of 8 cannot be used");
+    check(route(0), &[logits.clone()], "route: 0 experts of 8 cannot be used");
+    check(route(1), &[lengths()], "route: input 0 is i32 [B], expected f32 [..., E]");
+
+    let ids = ValueType::new(DType::I32, x(&[(Axis::U, 2)]).shape);
+    let (shared, own) = (x(&[(Axis::D, 64)]), x(&[(Axis::U, 2), (Axis::F, 64)]));
+    let op = ExpertLinear { experts: 8, bias: false };
+    for x in [shared.clone(), own] {
+        check(op.clone(), &[x, w(&[8, 24, 64]), ids.clone()], "f32 [B, T, U 2, N 24]");
+    }
+    let out = "f32 [B, T, U 2, N 24]";
+    let biased = ExpertLinear { bias: true, ..op.clone() };
+    check(biased.clone(), &[shared.clone(), w(&[8, 24, 64]), ids.clone(), w(&[8, 24])], out);
+    let wrong = "expert_linear: N differs (24 vs 25)";
+    check(biased, &[shared.clone(), w(&[8, 24, 64]), ids.clone(), w(&[8, 25])], wrong);
+    let wrong = "expert_linear: E differs (8 vs 7)";
+    check(op.clone(), &[shared.clone(), w(&[7, 24, 64]), ids.clone()], wrong);
+    let wrong = "expert_linear: K differs (64 vs 63)";
+    check(op.clone(), &[shared, w(&[8, 24, 63]), ids.clone()], wrong);
+    let three = x(&[(Axis::U, 3), (Axis::F, 64)]);
+    check(op.clone(), &[three, w(&[8, 24, 64]), ids.clone()], "expert_linear: U differs (2 vs 3)");
+    let flat = ValueType::f32(Shape::fixed(&[64]));
+    let wrong = "expert_linear: input 2 is i32 [B, T, U 2], expected i32 [..., U], one axis for each of x, [64], but K";
+    check(op, &[flat, w(&[8, 24, 64]), ids], wrong);
+}

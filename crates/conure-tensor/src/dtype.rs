@@ -33,11 +33,15 @@ pub enum DType {
     Q5_K,
     /// 256 elements in 210 bytes: 6-bit values, 8-bit scales per 16.
     Q6_K,
+    /// 32 elements in 18 bytes: f16 scale, 4-bit places in a table.
+    IQ4_NL,
+    /// 32 elements in 17 bytes: a power of two as scale, 4-bit floats.
+    MXFP4,
 }
 
 impl DType {
     /// Every type, in the order of the enum.
-    pub const ALL: [DType; 13] = [
+    pub const ALL: [DType; 15] = [
         DType::F32,
         DType::F16,
         DType::BF16,
@@ -51,6 +55,8 @@ impl DType {
         DType::Q4_K,
         DType::Q5_K,
         DType::Q6_K,
+        DType::IQ4_NL,
+        DType::MXFP4,
     ];
 
     /// Elements in one block; 1 for plain types.
@@ -58,6 +64,7 @@ impl DType {
         match self {
             DType::F32 | DType::F16 | DType::BF16 | DType::I32 | DType::I64 => 1,
             DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 | DType::Q8_0 => 32,
+            DType::IQ4_NL | DType::MXFP4 => 32,
             DType::Q4_K | DType::Q5_K | DType::Q6_K => 256,
         }
     }
@@ -76,6 +83,8 @@ impl DType {
             DType::Q4_K => 144,
             DType::Q5_K => 176,
             DType::Q6_K => 210,
+            DType::IQ4_NL => 18,
+            DType::MXFP4 => 17,
         }
     }
 
@@ -109,6 +118,8 @@ impl DType {
             DType::Q4_K => "q4_k",
             DType::Q5_K => "q5_k",
             DType::Q6_K => "q6_k",
+            DType::IQ4_NL => "iq4_nl",
+            DType::MXFP4 => "mxfp4",
         }
     }
 

@@ -7,7 +7,21 @@ use conure_convert::{ConvertOptions, TargetType, convert};
 use safetensors::SafeTensors;
 use std::path::PathBuf;
 
-const FAMILIES: [&str; 8] = ["llama", "llama3", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3"];
+const FAMILIES: [&str; 13] = [
+    "llama",
+    "llama3",
+    "mistral",
+    "mixtral",
+    "qwen2",
+    "qwen3",
+    "qwen3moe",
+    "qwen3vl",
+    "gpt-oss",
+    "gpt-oss-mxfp4",
+    "phi3",
+    "gemma2",
+    "gemma3",
+];
 
 /// Logits are up to 6; sums of 48 products in f32, three layers of them, in another order than torch's.
 const TOLERANCE: f32 = 1e-4;
@@ -113,6 +127,71 @@ fn tokens_are_those_of_tokenizers_and_give_the_text_back() {
     }
 }
 
+/// A folder with some text of a configuration replaced.
+fn changed(family: &str, from: &str, to: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(data(family)).unwrap().map(Result::unwrap) {
+        let bytes = std::fs::read(entry.path()).unwrap();
+        let bytes = match entry.file_name().to_str() {
+            Some("config.json") => {
+                let text = String::from_utf8(bytes).unwrap();
+                assert!(text.contains(from), "{family}: {from}");
+                text.replacen(from, to, 1).into_bytes()
+            }
+            _ => bytes,
+        };
+        std::fs::write(dir.path().join(entry.file_name()), bytes).unwrap();
+    }
+    dir
+}
+
+#[test]
+fn mixtures_that_cannot_be_written_are_refused_by_name() {
+    for (family, from, to, said) in [
+        ("qwen3moe", "\"norm_topk_prob\": true", "\"norm_topk_prob\": false", "norm_topk_prob"),
+        ("qwen3moe", "\"mlp_only_layers\": []", "\"mlp_only_layers\": [0]", "mlp_only_layers"),
+        ("qwen3moe", "\"decoder_sparse_step\": 1", "\"decoder_sparse_step\": 2", "decoder_sparse_step"),
+        ("qwen3moe", "\"num_local_experts\": 6", "\"num_local_experts\": 7", "6 of 7 experts"),
+        ("mixtral", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3", "blk.2.ffn_gate_inp.weight"),
+        ("gpt-oss", "\"num_local_experts\": 5", "\"num_local_experts\": 4", "not of 4 experts"),
+        ("gpt-oss-mxfp4", "\"num_local_experts\": 5", "\"num_local_experts\": 4", "not of 4 experts"),
+        ("gpt-oss", "\"sliding_attention\"", "\"full_attention\"", "layer_types"),
+        ("gpt-oss", "\"swiglu_limit\": 7.0", "\"swiglu_limit\": 6.0", "swiglu_limit"),
+        ("gpt-oss", "\"beta_fast\": 32.0", "\"beta_fast\": 16.0", "beta_fast"),
+        ("gpt-oss", "\"sliding_window\": 4", "\"sliding_window\": null", "sliding_window"),
+    ] {
+        let folder = changed(family, from, to);
+        let error = convert(folder.path(), &folder.path().join("x.gguf"), &ConvertOptions::default());
+        let error = error.map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains(said), "{family} {to}: {error}");
+    }
+}
+
+#[test]
+fn experts_in_blocks_stay_near_and_those_in_mxfp4_stay_as_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    for (dtype, bound) in [(TargetType::Q8_0, 0.1), (TargetType::Iq4Nl, 2.0)] {
+        let path = dir.path().join(format!("mixtral-{}.gguf", dtype.dtype()));
+        let report =
+            convert(&data("mixtral"), &path, &ConvertOptions { dtype, ..Default::default() }).unwrap();
+        // Embedding, head, and in each of two layers four of attention and three of experts.
+        assert_eq!((report.tensors[&dtype.dtype()], report.kept), (16, Vec::new()));
+        for precision in [conure::Precision::Exact, conure::Precision::Fast] {
+            let options = LoadOptions { precision, threads: Some(2), ..LoadOptions::default() };
+            let model = LanguageModel::load_with(&path, &options).unwrap();
+            let mut session = session(&model, DType::F32);
+            let (_, ids, expected) = prompts("mixtral").remove(0);
+            let off = worst(session.read_all(&ids).unwrap(), &expected);
+            assert!(off < bound && off > 0.0, "{} {precision:?}: off by {off}", dtype.dtype());
+        }
+    }
+    let path = dir.path().join("gpt-oss.gguf");
+    let options = ConvertOptions { dtype: TargetType::F32, ..Default::default() };
+    let report = convert(&data("gpt-oss-mxfp4"), &path, &options).unwrap();
+    assert_eq!((report.tensors[&DType::MXFP4], report.kept.len()), (6, 6));
+    assert!(report.kept.iter().all(|(name, reason)| name.contains("_exps") && reason.contains("mxfp4")));
+}
+
 #[test]
 fn narrower_caches_stay_near() {
     let dir = tempfile::tempdir().unwrap();
@@ -170,7 +249,7 @@ fn what_was_read_before_is_not_read_again_and_the_context_has_an_end() {
 #[test]
 fn a_token_is_read_without_allocating() {
     let dir = tempfile::tempdir().unwrap();
-    for family in ["gemma2", "gemma3", "llama3", "phi3"] {
+    for family in ["gemma2", "gemma3", "llama3", "phi3", "mixtral", "gpt-oss"] {
         let model = model(family, &dir, "cpu");
         let mut session = session(&model, DType::F16);
         let (_, ids, _) = prompts(family).remove(0);

@@ -174,6 +174,12 @@ pub enum WeightType {
     /// 4.5 bits a value: blocks of 32 with a scale
     #[value(name = "q4_0", alias = "q4-0")]
     Q4_0,
+    /// 4.5 bits a value: blocks of 32 with a scale, places in a table
+    #[value(name = "iq4_nl", alias = "iq4-nl")]
+    Iq4Nl,
+    /// 4.25 bits a value: blocks of 32 with a power of two, floats of 4 bits
+    #[value(name = "mxfp4")]
+    Mxfp4,
 }
 
 impl From<WeightType> for TargetType {
@@ -190,6 +196,8 @@ impl From<WeightType> for TargetType {
             WeightType::Q5_0 => TargetType::Q5_0,
             WeightType::Q4_1 => TargetType::Q4_1,
             WeightType::Q4_0 => TargetType::Q4_0,
+            WeightType::Iq4Nl => TargetType::Iq4Nl,
+            WeightType::Mxfp4 => TargetType::Mxfp4,
         }
     }
 }

@@ -13,18 +13,24 @@ pub(crate) enum Family {
     Phi3,
     Gemma2,
     Gemma3,
+    Qwen3Moe,
+    Qwen3Vl,
+    GptOss,
 }
 
 impl Family {
     /// The family of this `model_type`.
     pub(crate) fn named(model_type: &str) -> Option<Family> {
         Some(match model_type {
-            "llama" | "mistral" => Family::Llama,
+            "llama" | "mistral" | "mixtral" => Family::Llama,
             "qwen2" => Family::Qwen2,
             "qwen3" => Family::Qwen3,
             "phi3" => Family::Phi3,
             "gemma2" => Family::Gemma2,
             "gemma3_text" | "gemma3" => Family::Gemma3,
+            "qwen3_moe" => Family::Qwen3Moe,
+            "qwen3_vl" | "qwen3_vl_text" => Family::Qwen3Vl,
+            "gpt_oss" => Family::GptOss,
             _ => return None,
         })
     }
@@ -38,6 +44,9 @@ impl Family {
             Family::Phi3 => "phi3",
             Family::Gemma2 => "gemma2",
             Family::Gemma3 => "gemma3",
+            Family::Qwen3Moe => "qwen3moe",
+            Family::Qwen3Vl => "qwen3vl",
+            Family::GptOss => "gpt-oss",
         }
     }
 
@@ -53,6 +62,9 @@ pub(crate) struct Model {
     pub(super) heads: usize,
     pub(super) key_heads: usize,
     pub(super) tied: bool,
+    pub(super) layers: usize,
+    /// Experts of each layer; 0 if there are none.
+    pub(super) experts: usize,
     /// Tensors that only settings give: names and values.
     pub(super) computed: Vec<(&'static str, Vec<f32>)>,
 }
@@ -73,7 +85,7 @@ impl Writer {
 pub(super) fn read(cfg: &Value) -> Result<Model, ConfigError> {
     let model_type = cfg.str("model_type")?.unwrap_or_default();
     let family = Family::named(model_type).ok_or_else(|| {
-        let known = "llama, mistral, qwen2, qwen3, phi3, gemma2, gemma3 or gemma3_text";
+        let known = "llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, qwen3_vl, gpt_oss, phi3, gemma2, gemma3 or gemma3_text";
         ConfigError::unexpected("model_type", format!("{model_type:?}"), known)
     })?;
     let heads = cfg.positive("num_attention_heads")?;
@@ -104,14 +116,72 @@ pub(super) fn read(cfg: &Value) -> Result<Model, ConfigError> {
     if family.is_gemma() {
         gemma(cfg, family, &mut w, head_dim, layers)?;
     }
+    let experts = match model_type {
+        "mixtral" | "qwen3_moe" | "gpt_oss" => experts(cfg, family, &mut w)?,
+        _ => 0,
+    };
+    if family == Family::GptOss {
+        gpt_oss(cfg, &mut w)?;
+    }
     Ok(Model {
         family,
         keys: w.keys,
         heads: heads as usize,
         key_heads: key_heads as usize,
         tied: cfg.bool("tie_word_embeddings")?.unwrap_or(family.is_gemma()),
+        layers: layers as usize,
+        experts: experts as usize,
         computed,
     })
+}
+
+/// The experts of a mixture: how many.
+fn experts(cfg: &Value, family: Family, w: &mut Writer) -> Result<u32, ConfigError> {
+    let either = |a: &str, b: &str| if cfg.get(a).is_some() { cfg.positive(a) } else { cfg.positive(b) };
+    let count = either("num_experts", "num_local_experts")?;
+    w.put("expert_count", count);
+    w.put("expert_used_count", either("experts_per_token", "num_experts_per_tok")?);
+    match family {
+        Family::Qwen3Moe => w.put("expert_feed_forward_length", cfg.positive("moe_intermediate_size")?),
+        Family::GptOss => w.put("expert_feed_forward_length", cfg.positive("intermediate_size")?),
+        _ => return Ok(count),
+    }
+    if family == Family::Qwen3Moe {
+        if cfg.bool("norm_topk_prob")? != Some(true) {
+            let expected = "true: weights of experts that do not sum to 1 cannot be written";
+            return Err(ConfigError::unexpected("norm_topk_prob", "false", expected));
+        }
+        let every = cfg.u32("decoder_sparse_step")?.unwrap_or(1);
+        let dense = matches!(cfg.get("mlp_only_layers"), Some(Value::List(layers)) if !layers.is_empty());
+        if every != 1 || dense {
+            let key = if dense { "mlp_only_layers" } else { "decoder_sparse_step" };
+            return Err(ConfigError::unexpected(key, "layers without experts", "experts in every layer"));
+        }
+    }
+    Ok(count)
+}
+
+/// Windows and gates of gpt-oss, of which files carry the window only.
+fn gpt_oss(cfg: &Value, w: &mut Writer) -> Result<(), ConfigError> {
+    w.put("attention.sliding_window", cfg.positive("sliding_window")?);
+    if local_layers(cfg).is_some_and(|l| l.iter().enumerate().any(|(i, &local)| local != i.is_multiple_of(2)))
+    {
+        let expected = "every other layer local, from the first on";
+        return Err(ConfigError::unexpected("layer_types", "another order", expected));
+    }
+    for (key, wanted) in [("swiglu_limit", 7.0), ("swiglu_alpha", 1.702)] {
+        if let Some(found) = cfg.f64(key)?.filter(|&v| v != wanted) {
+            return Err(ConfigError::unexpected(key, found, wanted.to_string()));
+        }
+    }
+    Ok(())
+}
+
+/// Whether each layer sees a window only, where the settings list it.
+fn local_layers(cfg: &Value) -> Option<Vec<bool>> {
+    let Some(Value::List(kinds)) = cfg.get("layer_types") else { return None };
+    let local = |k: &Value| matches!(k, Value::Str(s) if s == "sliding_attention");
+    Some(kinds.iter().map(local).collect())
 }
 
 fn activation(cfg: &Value, family: Family) -> Result<(), ConfigError> {
@@ -146,6 +216,11 @@ fn rope(cfg: &Value, w: &mut Writer, head_dim: u32) -> Result<Vec<(&'static str,
     let part = cfg.f64(&key("partial_rotary_factor"))?.or(cfg.f64("partial_rotary_factor")?).unwrap_or(1.0);
     let turned = (f64::from(head_dim) * part) as u32;
     w.put("rope.dimension_count", turned);
+    if let Some(mut sections) = cfg.ints(&key("mrope_section"))? {
+        // The fourth, of positions that no model of ours has.
+        sections.resize(4, 0);
+        w.put("rope.dimension_sections", sections);
+    }
     let kind = match cfg.str(&key("rope_type"))? {
         Some(kind) => Some(kind),
         None => cfg.str(&key("type"))?,
@@ -166,6 +241,12 @@ fn rope(cfg: &Value, w: &mut Writer, head_dim: u32) -> Result<Vec<(&'static str,
             w.put("rope.scaling.factor", need("factor")? as f32);
             if let Some(original) = cfg.u32(&key("original_max_position_embeddings"))? {
                 w.put("rope.scaling.original_context_length", original);
+            }
+            // Readers of these families take the bounds for granted (and round them, whatever `truncate` says).
+            for (name, wanted) in [("beta_fast", 32.0), ("beta_slow", 1.0)] {
+                if let Some(found) = cfg.f64(&key(name))?.filter(|&v| v != wanted) {
+                    return Err(ConfigError::unexpected(&key(name), found, wanted.to_string()));
+                }
             }
             Ok(Vec::new())
         }
@@ -256,9 +337,7 @@ fn gemma(cfg: &Value, family: Family, w: &mut Writer, head_dim: u32, layers: u32
         }
     }
     w.put("attention.sliding_window", cfg.positive("sliding_window")?);
-    if let Some(Value::List(kinds)) = cfg.get("layer_types") {
-        let local = |k: &Value| matches!(k, Value::Str(s) if s == "sliding_attention");
-        let local: Vec<bool> = kinds.iter().map(local).collect();
+    if let Some(local) = local_layers(cfg) {
         w.put("attention.sliding_window_pattern", local.as_slice());
     }
     let key = "rope_parameters.sliding_attention.rope_theta";

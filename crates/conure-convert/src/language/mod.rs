@@ -1,6 +1,7 @@
 //! Hugging Face folders of language models: config.json, safetensors (one file or shards), tokenizer.json.
 
 mod config;
+mod experts;
 mod tensors;
 mod tokenizer;
 
@@ -63,18 +64,33 @@ pub(crate) fn convert(
         let (counter, shards) = (&counter, &shards);
         writer.tensor_with(&tensor.name, dtype, &tensor.shape, move |out| {
             counter.step(&tensor.name)?;
-            let values = tensor.values(shards)?;
-            Ok(out.write_all(&encode(input, &tensor.name, dtype, &values)?)?)
+            for piece in 0..tensor.pieces() {
+                let bytes = match tensor.block_bytes(shards, piece)? {
+                    Some(bytes) => bytes,
+                    None => encode(input, &tensor.name, dtype, &tensor.values(shards, piece)?)?,
+                };
+                out.write_all(&bytes)?;
+            }
+            Ok(())
         });
     }
     report.bytes = finish(writer, output)?;
     Ok(report)
 }
 
-/// The type for a tensor, and the reason where a matrix stays f32 all the same.
+/// The type for a tensor, and the reason where a matrix has another than was asked for.
 fn stored_as(tensor: &Out, target: TargetType) -> (DType, Option<String>) {
     let wanted = target.dtype();
-    let [_, columns] = *tensor.shape else { return (DType::F32, None) };
+    if let Some(stored) = tensor.blocks() {
+        let reason = format!("it is {stored} in the checkpoint already");
+        return (stored, (wanted != stored).then_some(reason));
+    }
+    // Biases of experts have two axes too. A router is small, and what it gets wrong no expert makes good.
+    let matrix = tensor.name.ends_with(".weight") && !tensor.name.ends_with("ffn_gate_inp.weight");
+    let columns = match *tensor.shape {
+        [_, columns] | [_, _, columns] if matrix => columns,
+        _ => return (DType::F32, None),
+    };
     if wanted != DType::F32 && columns % wanted.block_len() != 0 {
         let block = wanted.block_len();
         return (DType::F32, Some(format!("its rows of {columns} do not fill blocks of {block}")));

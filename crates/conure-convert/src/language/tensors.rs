@@ -2,8 +2,10 @@
 
 use super::Source;
 use super::config::{Family, Model};
+use super::experts::{Collected, Experts};
 use crate::error::ConvertError;
 use crate::source::TensorSource;
+use conure_tensor::DType;
 use std::path::{Path, PathBuf};
 
 /// What happens to a tensor's values on the way.
@@ -22,6 +24,7 @@ enum Change {
 enum Origin {
     Source(usize),
     Computed(Vec<f32>),
+    Experts(Experts),
 }
 
 /// A tensor that will be written.
@@ -35,14 +38,34 @@ pub(super) struct Out {
 }
 
 impl Out {
-    /// Its values, row-major.
-    pub(super) fn values(&self, source: &Source) -> Result<Vec<f32>, ConvertError> {
-        let index = match &self.origin {
+    /// How many pieces it is written in: one for each expert.
+    pub(super) fn pieces(&self) -> usize {
+        if matches!(self.origin, Origin::Experts(_)) { self.shape[0] } else { 1 }
+    }
+
+    /// The type that its values have and keep, if it is one of blocks.
+    pub(super) fn blocks(&self) -> Option<DType> {
+        if let Origin::Experts(experts) = &self.origin { experts.blocks() } else { None }
+    }
+
+    /// The bytes of a piece, of tensors that are in blocks.
+    pub(super) fn block_bytes(&self, source: &Source, piece: usize) -> Result<Option<Vec<u8>>, ConvertError> {
+        match &self.origin {
+            Origin::Experts(experts) if experts.blocks().is_some() => {
+                experts.block_bytes(source, piece, self.pieces()).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The values of a piece, row-major.
+    pub(super) fn values(&self, source: &Source, piece: usize) -> Result<Vec<f32>, ConvertError> {
+        let mut values = match &self.origin {
             Origin::Computed(values) => return Ok(values.clone()),
-            Origin::Source(index) => *index,
+            Origin::Source(index) => source.read_f32(*index)?,
+            Origin::Experts(experts) => experts.values(source, piece, self.pieces())?,
         };
-        let mut values = source.read_f32(index)?;
-        let wanted: usize = self.shape.iter().product();
+        let wanted = self.shape.iter().product::<usize>() / self.pieces();
         if values.len() != wanted {
             let reason = format!("{} values were read for shape {:?}", values.len(), self.shape);
             return Err(ConvertError::Tensor { path: self.path.clone(), tensor: self.name.clone(), reason });
@@ -69,7 +92,7 @@ fn interleave(values: &[f32], heads: usize, rows: usize) -> Vec<f32> {
 }
 
 /// Names inside a layer: Hugging Face's, GGUF's.
-const IN_LAYER: [(&str, &str); 11] = [
+const IN_LAYER: [(&str, &str); 14] = [
     ("input_layernorm", "attn_norm"),
     ("self_attn.q_proj", "attn_q"),
     ("self_attn.k_proj", "attn_k"),
@@ -81,14 +104,20 @@ const IN_LAYER: [(&str, &str); 11] = [
     ("mlp.gate_proj", "ffn_gate"),
     ("mlp.up_proj", "ffn_up"),
     ("mlp.down_proj", "ffn_down"),
+    ("mlp.gate", "ffn_gate_inp"),
+    ("mlp.router", "ffn_gate_inp"),
+    ("block_sparse_moe.gate", "ffn_gate_inp"),
 ];
+
+/// What every layer of a mixture has.
+const EXPERT_PARTS: [&str; 4] = ["ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"];
 
 /// Further names, which families use differently.
 fn of_family(part: &str, family: Family) -> Option<&'static str> {
     Some(match part {
         // Gate and what it gates in one matrix, the gate first.
         "mlp.gate_up_proj" => "ffn_up",
-        "post_attention_layernorm" if family.is_gemma() => "post_attention_norm",
+        "post_attention_layernorm" if family.is_gemma() || family == Family::GptOss => "post_attention_norm",
         "post_attention_layernorm" => "ffn_norm",
         "pre_feedforward_layernorm" => "ffn_norm",
         "post_feedforward_layernorm" => "post_ffw_norm",
@@ -98,7 +127,9 @@ fn of_family(part: &str, family: Family) -> Option<&'static str> {
 
 /// The name of a tensor in a GGUF file.
 fn gguf_name(name: &str, family: Family) -> Option<String> {
-    let name = name.strip_prefix("language_model.").unwrap_or(name);
+    // Models that also see pictures have the language model in a part of their own.
+    let inner = name.strip_prefix("model.language_model.").map(|rest| format!("model.{rest}"));
+    let name = inner.as_deref().or(name.strip_prefix("language_model.")).unwrap_or(name);
     match name {
         "model.embed_tokens.weight" => return Some("token_embd.weight".into()),
         "model.norm.weight" => return Some("output_norm.weight".into()),
@@ -108,6 +139,9 @@ fn gguf_name(name: &str, family: Family) -> Option<String> {
     let (layer, rest) = name.strip_prefix("model.layers.")?.split_once('.')?;
     let (part, kind) = rest.rsplit_once('.')?;
     let layer: usize = layer.parse().ok()?;
+    if rest == "self_attn.sinks" {
+        return Some(format!("blk.{layer}.attn_sinks.weight"));
+    }
     let known = IN_LAYER.iter().find(|(theirs, _)| *theirs == part).map(|(_, ours)| *ours);
     let ours = known.or_else(|| of_family(part, family))?;
     matches!(kind, "weight" | "bias").then(|| format!("blk.{layer}.{ours}.{kind}"))
@@ -149,7 +183,11 @@ pub(super) fn choose(
             path: path.into(),
         });
     }
+    let mut experts = Collected::default();
     for (i, tensor) in source.tensors().iter().enumerate() {
+        if model.experts > 0 && experts.take(&tensor.name, i, model.family) {
+            continue;
+        }
         let Some(name) = gguf_name(&tensor.name, model.family) else {
             dropped.push((tensor.name.clone(), "no part of the language model".into()));
             continue;
@@ -174,9 +212,15 @@ pub(super) fn choose(
         let (shape, path) = (tensor.shape.clone(), path.to_owned());
         out.push(Out { name, shape, origin: Origin::Source(i), change, path });
     }
-    for needed in ["token_embd.weight", "output_norm.weight"] {
+    for (name, shape, experts) in experts.stacks(path, model.experts, source)? {
+        let (origin, path) = (Origin::Experts(experts), path.to_owned());
+        out.push(Out { name, shape, origin, change: Change::None, path });
+    }
+    let of_layer = |i: usize| EXPERT_PARTS.iter().map(move |part| format!("blk.{i}.{part}.weight"));
+    let in_layers = (0..if model.experts > 0 { model.layers } else { 0 }).flat_map(of_layer);
+    for needed in ["token_embd.weight".into(), "output_norm.weight".into()].into_iter().chain(in_layers) {
         if !out.iter().any(|t| t.name == needed) {
-            return Err(fail(needed, "there is no tensor that becomes it".into()));
+            return Err(fail(&needed, "there is no tensor that becomes it".into()));
         }
     }
     Ok((out, dropped))
@@ -201,6 +245,16 @@ mod tests {
             ("model.layers.0.mlp.gate_up_proj.weight", Family::Phi3, Some("blk.0.ffn_up.weight")),
             ("model.layers.0.self_attn.rotary_emb.inv_freq", Family::Llama, None),
             ("vision_tower.x.weight", Family::Gemma3, None),
+            ("model.language_model.norm.weight", Family::Qwen3Vl, Some("output_norm.weight")),
+            ("model.visual.pos_embed.weight", Family::Qwen3Vl, None),
+            ("model.layers.1.self_attn.sinks", Family::GptOss, Some("blk.1.attn_sinks.weight")),
+            ("model.layers.1.mlp.router.bias", Family::GptOss, Some("blk.1.ffn_gate_inp.bias")),
+            (
+                "model.layers.0.post_attention_layernorm.weight",
+                Family::GptOss,
+                Some("blk.0.post_attention_norm.weight"),
+            ),
+            ("model.layers.0.block_sparse_moe.gate.weight", Family::Llama, Some("blk.0.ffn_gate_inp.weight")),
         ] {
             assert_eq!(gguf_name(theirs, family).as_deref(), ours, "{theirs}");
         }

@@ -15,6 +15,7 @@ use conure_device::openvino::ir::Output;
 use conure_device::openvino::{Element, OpenVinoError};
 use conure_ops::openvino::Port;
 use conure_tensor::DType;
+use conure_tensor::quant::mxfp4;
 use conure_tensor::quant::parts::{Layout, Parts};
 use half::f16;
 use std::sync::Arc;
@@ -175,7 +176,8 @@ impl Blocks<'_> {
         let mut at = 0;
         for block in self.bytes.chunks_exact(self.dtype.block_bytes()) {
             let Some(parts) = Parts::of(self.dtype, block) else { return };
-            let (d, m) = (half(parts.d), half(parts.m));
+            let d = if self.layout.exponents { mxfp4::scale(parts.d[0]) } else { half(parts.d) };
+            let m = half(parts.m);
             for (g, q) in parts.q[..self.layout.block].chunks_exact(self.layout.group).enumerate() {
                 let (scale, offset) = match (self.layout.integer_scales, self.layout.mins) {
                     (true, true) => (d * f32::from(parts.scales[g]), m * f32::from(parts.mins[g])),
@@ -189,10 +191,14 @@ impl Blocks<'_> {
     }
 }
 
-/// A format without minima: signed integers, without zero points.
+/// A format without minima: signed integers, without zero points. Places in a table become what they stand for.
 fn signed(blocks: &Blocks<'_>) -> Result<Relaid, OpenVinoError> {
-    let Layout { bits, group, offset, .. } = blocks.layout;
-    let (groups, narrow) = (blocks.groups(), bits == 4);
+    let Layout { bits, group, offset, table, .. } = blocks.layout;
+    let (groups, narrow) = (blocks.groups(), bits == 4 && table.is_none());
+    let value = |q: u8| match table {
+        Some(table) => table[usize::from(q & 15)].cast_unsigned(),
+        None => q.wrapping_sub(offset),
+    };
     let (mut q, mut scales) = (room(groups * group / if narrow { 2 } else { 1 })?, room(groups * 4)?);
     let width = q.len() / groups.max(1);
     blocks.each(|at, g| {
@@ -203,7 +209,7 @@ fn signed(blocks: &Blocks<'_>) -> Result<Relaid, OpenVinoError> {
             let low = |q: u8| q.wrapping_sub(offset) & 15;
             to.zip(g.q.as_chunks::<2>().0).for_each(|(to, pair)| *to = low(pair[0]) | low(pair[1]) << 4);
         } else {
-            to.zip(g.q).for_each(|(to, &q)| *to = q.wrapping_sub(offset));
+            to.zip(g.q).for_each(|(to, &q)| *to = value(q));
         }
     });
     Ok(Relaid { element: if narrow { Element::I4 } else { Element::I8 }, group, q, scales, zeros: None })

@@ -10,10 +10,14 @@
 //! 6 bits   [2][column][4]         bits 2 c and 2 c + 1: the upper bits of chunk c, in the second of chunk c + 4
 //! ```
 //!
-//! and then the scales: `d` and, with minima, `m`, both f16 `[column]`; where groups have integer scales,
-//! `[group][column]` of them and as many minima.
+//! and then the scales: `d` and, with minima, `m`, both f16 `[column]`, or an exponent of one byte `[column]`; where groups
+//! have integer scales, `[group][column]` of them and as many minima.
+//!
+//! Nibbles that are places in a table are looked up when they are unpacked: as signed bytes like those of eight bits, or,
+//! where the table's values are few, made positive, so that products may take them for small ones.
 
 use conure_tensor::DType;
+use conure_tensor::quant::mxfp4;
 use conure_tensor::quant::parts::{Layout, Parts};
 
 use super::Columns;
@@ -29,11 +33,20 @@ pub(super) const MAX_GROUPS: usize = 16;
 /// K that the quanta are interleaved over.
 const PART: usize = 32;
 
+/// Values of a table reach from minus this to this at most where they are multiplied as small ones, up to 63.
+const SMALL_TABLE: i8 = 31;
+
 /// A weight matrix in a block format, rearranged.
 pub(super) struct Blocks {
     pub(super) layout: Layout,
+    /// Whether unpacked quanta use all eight bits; else they are in 0..=63.
+    pub(super) wide: bool,
     /// Whether quanta of eight bits have 128 added.
     pub(super) biased: bool,
+    /// What unpacked quanta are too large by, leaving out the 128.
+    pub(super) offset: u8,
+    /// What nibbles become when they are unpacked, in formats with a table.
+    table: Option<[u8; 16]>,
     /// Columns of a panel.
     panel: usize,
     /// Units of a panel: K / block.
@@ -51,9 +64,16 @@ impl Blocks {
         src: &[u8],
     ) -> Result<Option<Blocks>> {
         let Some(layout) = Layout::of(dtype) else { return Ok(None) };
-        let biased = layout.bits == 8 && is_biased(cpu.isa());
-        let units = k / layout.block;
-        let mut blocks = Blocks { layout, biased, panel: columns.panel, units, data: AlignedBuf::default() };
+        let lowest = layout.table.map_or(0, |t| t.iter().copied().fold(0, i8::min));
+        let wide = layout.bits == 8 || lowest < -SMALL_TABLE;
+        let biased = wide && is_biased(cpu.isa());
+        // Small values from 0 on, or signed bytes as they are or with 128 added.
+        let offset = if wide { 0 } else { layout.offset + lowest.unsigned_abs() };
+        let bias = if biased { 0x80 } else { offset };
+        let table = layout.table.map(|t| t.map(|v| v.cast_unsigned().wrapping_add(bias)));
+        let (units, panel) = (k / layout.block, columns.panel);
+        let mut blocks =
+            Blocks { layout, wide, biased, offset, table, panel, units, data: AlignedBuf::default() };
         let unit = blocks.unit_bytes();
         let mut data = AlignedBuf::try_zeroed(super::packed::KERNEL, columns.panels() * units * unit)?;
         let shared = SharedMut::new(data.as_mut_slice::<u8>());
@@ -91,14 +111,22 @@ impl Blocks {
         self.layout.block / PART * self.part_bytes()
     }
 
+    /// Bytes of a column's `d` and `m`.
+    fn scale_bytes(&self) -> usize {
+        match (self.layout.exponents, self.layout.mins) {
+            (true, _) => 1,
+            (false, false) => 2,
+            (false, true) => 4,
+        }
+    }
+
     fn unit_bytes(&self) -> usize {
-        let halves = if self.layout.mins { 4 } else { 2 };
         let integers = match (self.layout.integer_scales, self.layout.mins) {
             (false, _) => 0,
             (true, false) => self.layout.groups(),
             (true, true) => 2 * self.layout.groups(),
         };
-        self.quanta_bytes() + self.panel * (halves + integers)
+        self.quanta_bytes() + self.panel * (self.scale_bytes() + integers)
     }
 
     /// Writes a block as column `c` of a unit.
@@ -123,7 +151,11 @@ impl Blocks {
                 }
             }
         }
-        let (halves, integers) = scales.split_at_mut(np * if self.layout.mins { 4 } else { 2 });
+        if self.layout.exponents {
+            scales[c] = parts.d[0];
+            return;
+        }
+        let (halves, integers) = scales.split_at_mut(np * self.scale_bytes());
         halves[2 * c..2 * c + 2].copy_from_slice(&parts.d);
         if self.layout.mins {
             halves[2 * (np + c)..][..2].copy_from_slice(&parts.m);
@@ -161,9 +193,9 @@ impl Blocks {
         let parts = unit[..self.quanta_bytes()].chunks_exact(self.part_bytes());
         for (src, dst) in parts.zip(dst.chunks_exact_mut(PART * S::PANEL)) {
             match self.layout.bits {
-                4 => unpack::<S, 4>(s, src, dst),
-                5 => unpack::<S, 5>(s, src, dst),
-                6 => unpack::<S, 6>(s, src, dst),
+                4 => unpack::<S, 4>(s, src, self.table.as_ref(), dst),
+                5 => unpack::<S, 5>(s, src, None, dst),
+                6 => unpack::<S, 6>(s, src, None, dst),
                 _ => dst.copy_from_slice(src),
             }
         }
@@ -176,6 +208,10 @@ impl Blocks {
         let np = S::PANEL;
         let stored = &self.unit(p, u)[self.quanta_bytes()..];
         let scales = &mut scales[..groups * np];
+        if self.layout.exponents {
+            scales.iter_mut().zip(stored).for_each(|(scale, &e)| *scale = mxfp4::scale(e));
+            return;
+        }
         let mins = if self.layout.mins { &mut mins[..groups * np] } else { &mut [] };
         let (d, rest) = stored.split_at(2 * np);
         let (m, integers) = rest.split_at(if self.layout.mins { 2 * np } else { 0 });
@@ -214,10 +250,10 @@ impl Blocks {
         let Layout { block, group, mins: has_mins, .. } = self.layout;
         let mut quanta = [0u8; MAX_UNIT * MAX_PANEL];
         let (mut scales, mut mins) = ([0f32; MAX_GROUPS * MAX_PANEL], [0f32; MAX_GROUPS * MAX_PANEL]);
-        let (offset, flip) = match (self.layout.bits, self.biased) {
-            (8, true) => (128.0, 0),
-            (8, false) => (128.0, 0x80),
-            _ => (f32::from(self.layout.offset), 0),
+        let (offset, flip) = match (self.wide, self.biased) {
+            (true, true) => (128.0, 0),
+            (true, false) => (128.0, 0x80),
+            _ => (f32::from(self.offset), 0),
         };
         for (u, dst) in (k0 / block..).zip(dst[..kc * S::PANEL].chunks_exact_mut(block * S::PANEL)) {
             self.quanta(s, p, u, &mut quanta);
@@ -248,7 +284,7 @@ impl Blocks {
 
 /// Unpacks 32 weights along K of a panel.
 #[inline(always)]
-fn unpack<S: Simd, const BITS: u32>(s: S, src: &[u8], dst: &mut [u8]) {
+fn unpack<S: Simd, const BITS: u32>(s: S, src: &[u8], table: Option<&[u8; 16]>, dst: &mut [u8]) {
     let np = S::PANEL;
     assert!(src.len() == BITS as usize * 4 * np && dst.len() == PART * np);
     let (src, dst) = (src.as_ptr(), dst.as_mut_ptr());
@@ -271,6 +307,9 @@ fn unpack<S: Simd, const BITS: u32>(s: S, src: &[u8], dst: &mut [u8]) {
                     let bit = c % 4 * 2;
                     let high = if bit < 4 { s.shl(high, 4 - bit) } else { s.shr(high, bit - 4) };
                     q = s.or(q, s.and(high, 0x30));
+                }
+                if let (4, Some(table)) = (BITS, table) {
+                    q = s.look_up(table, q);
                 }
                 s.store_bytes(dst.add(c as usize * 4 * np + v), q);
             }

@@ -7,12 +7,14 @@
 mod blocks;
 mod cut;
 mod epilogue;
+mod experts;
 mod packed;
 mod patches;
 mod quantised;
 mod worker;
 
 pub use epilogue::{Activation, Epilogue, Residual};
+pub use experts::{ExpertMatrices, ExpertProduct, expert_linear, expert_scratch};
 pub(crate) use packed::Columns;
 pub use packed::PackedMatrix;
 pub use patches::{Patches, convolve};

@@ -236,7 +236,7 @@ unsafe fn round_group<S: Simd>(s: S, x: &[f32], out: *mut i8) -> (f32, S::V) {
 fn sum_groups<D: Dot>(d: D, blocks: &Blocks, shape: Shape, block: &mut [f32]) {
     let (s, layout) = (d.simd(), blocks.layout);
     // What stored quanta are too large by.
-    let excess = if blocks.biased { -128 } else { -i32::from(layout.offset) };
+    let excess = if blocks.biased { -128 } else { -i32::from(blocks.offset) };
     let (operands, sums) = block.split_at_mut(shape.bytes_len() + shape.scales_len());
     let chunks = layout.group / 4;
     for g in 0..shape.groups {
@@ -308,8 +308,8 @@ impl DotKernel for Multiply<'_, '_> {
     #[inline(always)]
     fn run<D: Dot>(self, d: D) {
         let layout = self.blocks.layout;
-        match (layout.bits, layout.group, layout.mins) {
-            (8, _, _) => self.multiply::<D, Wide32>(d),
+        match (self.blocks.wide, layout.group, layout.mins) {
+            (true, _, _) => self.multiply::<D, Wide32>(d),
             (_, _, true) => self.multiply::<D, SmallMins32>(d),
             (_, 16, _) => self.multiply::<D, Small16>(d),
             _ => self.multiply::<D, Small32>(d),

@@ -27,6 +27,8 @@ pub(crate) trait Bytes<V>: Copy {
     fn or(self, a: Self::B, b: Self::B) -> Self::B;
     /// The bits that differ from `mask`, byte by byte.
     fn xor(self, v: Self::B, mask: u8) -> Self::B;
+    /// What stands in `table` at each byte, which is below 16.
+    fn look_up(self, table: &[u8; 16], v: Self::B) -> Self::B;
     /// Lanes shifted right by `n`, zeros coming in.
     fn shr(self, v: Self::B, n: u32) -> Self::B;
     /// Lanes shifted left by `n`.
@@ -76,6 +78,10 @@ impl Bytes<[f32; 4]> for super::Scalar {
     #[inline(always)]
     fn xor(self, v: [i32; 4], mask: u8) -> [i32; 4] {
         v.map(|v| v ^ i32::from_ne_bytes([mask; 4]))
+    }
+    #[inline(always)]
+    fn look_up(self, table: &[u8; 16], v: [i32; 4]) -> [i32; 4] {
+        v.map(|v| i32::from_le_bytes(v.to_le_bytes().map(|i| table[usize::from(i & 15)])))
     }
     #[inline(always)]
     fn shr(self, v: [i32; 4], n: u32) -> [i32; 4] {
@@ -141,6 +147,13 @@ mod x86 {
             unsafe { _mm256_xor_si256(v, _mm256_set1_epi8(mask as i8)) }
         }
         #[inline(always)]
+        fn look_up(self, table: &[u8; 16], v: __m256i) -> __m256i {
+            unsafe {
+                let table = _mm_loadu_si128(table.as_ptr().cast());
+                _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), v)
+            }
+        }
+        #[inline(always)]
         fn shr(self, v: __m256i, n: u32) -> __m256i {
             unsafe { _mm256_srlv_epi32(v, _mm256_set1_epi32(n as i32)) }
         }
@@ -198,6 +211,13 @@ mod x86 {
         #[inline(always)]
         fn xor(self, v: __m512i, mask: u8) -> __m512i {
             unsafe { _mm512_xor_si512(v, _mm512_set1_epi8(mask as i8)) }
+        }
+        #[inline(always)]
+        fn look_up(self, table: &[u8; 16], v: __m512i) -> __m512i {
+            unsafe {
+                let table = _mm_loadu_si128(table.as_ptr().cast());
+                _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), v)
+            }
         }
         #[inline(always)]
         fn shr(self, v: __m512i, n: u32) -> __m512i {
@@ -261,6 +281,10 @@ mod arm {
         #[inline(always)]
         fn xor(self, v: uint8x16_t, mask: u8) -> uint8x16_t {
             unsafe { veorq_u8(v, vdupq_n_u8(mask)) }
+        }
+        #[inline(always)]
+        fn look_up(self, table: &[u8; 16], v: uint8x16_t) -> uint8x16_t {
+            unsafe { vqtbl1q_u8(vld1q_u8(table.as_ptr()), v) }
         }
         #[inline(always)]
         fn shr(self, v: uint8x16_t, n: u32) -> uint8x16_t {

@@ -29,11 +29,11 @@ macro_rules! group {
     };
 }
 group!(
-    /// Q8_0.
+    /// Q8_0, IQ4_NL.
     Wide32, 32, true, false
 );
 group!(
-    /// Q4_0, Q5_0.
+    /// Q4_0, Q5_0, MXFP4.
     Small32, 32, false, false
 );
 group!(

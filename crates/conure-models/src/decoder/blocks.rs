@@ -1,12 +1,13 @@
 //! What the blocks of all families are made of. B batch, T new tokens, D model, H query heads, G key heads, K head width, J
-//! value width, C rows of the cache.
+//! value width, C rows of the cache; E experts, U those that a token uses, F inner width of one.
 
 use super::CacheSpec;
-use super::config::{DecoderConfig, Factors, RotaryConfig};
+use super::config::{DecoderConfig, Experts, Factors, RotaryConfig};
 use crate::layers::{linear, linear_then};
 use conure_graph::{GraphBuilder, GraphError, ValueId};
 use conure_ops::{
-    Activation, Gate, Gated, Reshape, RmsNorm, Rope, RotaryAngles, Sdpa, SdpaKeys, Slice, ValueType,
+    Activation, Binary, BinaryKind, ExpertLinear, Gate, Gated, MatMul, Reshape, RmsNorm, Rope, RotaryAngles,
+    Route, Routing, Sdpa, SdpaKeys, Slice, ValueType,
 };
 use conure_tensor::{Axis, DType, Dim, Shape, Symbol};
 
@@ -193,9 +194,66 @@ impl Block<'_> {
         linear_then(g, "attn_output", x, sizes, Activation::None, residual.map(|r| (r, 1.0)))
     }
 
+    /// As [`Block::feed_forward_by`], experts chosen by the softmax over all.
+    pub(super) fn feed_forward(
+        &self,
+        g: &mut GraphBuilder,
+        x: ValueId,
+        kind: Gate,
+        residual: Option<ValueId>,
+    ) -> Result<ValueId, GraphError> {
+        self.feed_forward_by(g, x, kind, Routing::SoftmaxOfAll, residual)
+    }
+
+    /// The feed-forward network, or in a mixture the sum of the experts that each token is given to.
+    pub(super) fn feed_forward_by(
+        &self,
+        g: &mut GraphBuilder,
+        x: ValueId,
+        kind: Gate,
+        routing: Routing,
+        residual: Option<ValueId>,
+    ) -> Result<ValueId, GraphError> {
+        match self.config.experts {
+            None => self.dense(g, x, kind, residual),
+            Some(experts) => {
+                let y = self.mixture(g, x, kind, routing, experts)?; // [B, T, D]
+                let add = |residual| g.apply(Binary { kind: BinaryKind::Add }, &[residual, y]);
+                residual.map_or(Ok(y), add)
+            }
+        }
+    }
+
+    /// The weighted sum of the chosen experts' `ffn_down_exps(kind(ffn_gate_exps x, ffn_up_exps x))`; `ffn_gate_inp` gives
+    /// the logits of the choice.
+    fn mixture(
+        &self,
+        g: &mut GraphBuilder,
+        x: ValueId,
+        kind: Gate,
+        routing: Routing,
+        Experts { count, used, feed_forward: inner }: Experts,
+    ) -> Result<ValueId, GraphError> {
+        let d = self.config.d_model;
+        let logits = linear(g, "ffn_gate_inp", x, [count, d])?; // [B, T, E]
+        let chosen = g.apply_all(Route { routing, used }, &[logits])?;
+        let [ids, weights] = *chosen.as_slice() else {
+            return Err(GraphError::Build { what: format!("route gave {} outputs, not 2", chosen.len()) });
+        };
+        let gate = expert_linear(g, "ffn_gate_exps", x, ids, [count, inner, d])?; // [B, T, U, F]
+        let up = expert_linear(g, "ffn_up_exps", x, ids, [count, inner, d])?;
+        let hidden = g.apply(Gated { kind }, &[gate, up])?;
+        let each = expert_linear(g, "ffn_down_exps", hidden, ids, [count, d, inner])?; // [B, T, U, D]
+        let tokens = || [(Axis::B, Dim::from(B)), (Axis::T, Dim::from(T))].into_iter();
+        let row = Shape::new(tokens().chain([(Axis::ANY, Dim::from(1)), (Axis::U, Dim::from(used))]));
+        let weights = g.apply(Reshape { shape: row }, &[weights])?; // [B, T, 1, U]
+        let sum = g.apply(MatMul { transpose_b: false }, &[weights, each])?; // [B, T, 1, D]
+        g.apply(Reshape { shape: Shape::new(tokens().chain([(Axis::D, Dim::from(d))])) }, &[sum])
+    }
+
     /// `ffn_down(kind(ffn_gate x, ffn_up x))`, onto `residual` if given. Where there is no `ffn_gate`, `ffn_up` holds both,
     /// the gate first.
-    pub(super) fn feed_forward(
+    fn dense(
         &self,
         g: &mut GraphBuilder,
         x: ValueId,
@@ -213,6 +271,23 @@ impl Block<'_> {
         let hidden = g.apply(Gated { kind }, &[gate, up])?; // [B, T, F]
         linear_then(g, "ffn_down", hidden, [d, inner], Activation::None, residual.map(|r| (r, 1.0)))
     }
+}
+
+/// `W[id] x + b[id]` of the experts `ids`, with the weights `NAME.weight` `[E, N, K]` and, if the model has it, `NAME.bias`
+/// `[E, N]`.
+fn expert_linear(
+    g: &mut GraphBuilder,
+    name: &str,
+    x: ValueId,
+    ids: ValueId,
+    [experts, output, input]: [usize; 3],
+) -> Result<ValueId, GraphError> {
+    g.scoped(name, |g| {
+        let mut inputs = vec![x, g.weight("weight", &[experts, output, input])?, ids];
+        let bias = g.weight_opt("bias", &[experts, output])?;
+        inputs.extend(bias);
+        g.apply(ExpertLinear { experts, bias: bias.is_some() }, &inputs)
+    })
 }
 
 /// i32 of one axis.

@@ -161,6 +161,16 @@ impl DecoderConfig {
         Ok(config)
     }
 
+    /// The experts of a family that has some in every layer.
+    pub(super) fn some_experts(&mut self, keys: &Keys<'_>) -> Result<&mut Experts, ModelError> {
+        let missing = keys.wrong(
+            &self.key("expert_count"),
+            "none",
+            "1 to 4096: this family has experts in every layer",
+        );
+        self.experts.as_mut().ok_or(missing)
+    }
+
     /// A key of the family.
     pub(super) fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.architecture)

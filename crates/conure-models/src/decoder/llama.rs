@@ -1,6 +1,8 @@
-//! Llama 1 to 3, and what is built like it under the same name: Mistral, TinyLlama, SmolLM2.
+//! Llama 1 to 3, and what is built like it under the same name: Mistral, TinyLlama, SmolLM2, and Mixtral with experts for the
+//! feed-forward network.
 //!
-//! Touvron et al., "LLaMA" (2023); Dubey et al., "The Llama 3 Herd of Models" (2024); Jiang et al., "Mistral 7B" (2023).
+//! Touvron et al., "LLaMA" (2023); Dubey et al., "The Llama 3 Herd of Models" (2024); Jiang et al., "Mistral 7B" (2023);
+//! Jiang et al., "Mixtral of Experts" (2024).
 
 use super::Family;
 use super::blocks::{AttentionParts, Block};
@@ -13,12 +15,12 @@ use conure_ops::{Gate, Pairs};
 
 pub(super) const FAMILY: Family = Family { architecture: "llama", configure, block };
 
-fn configure(keys: &Keys<'_>, _: &GgufFile, c: &mut DecoderConfig) -> Result<(), ModelError> {
+fn configure(_: &Keys<'_>, _: &GgufFile, c: &mut DecoderConfig) -> Result<(), ModelError> {
     // Converters reorder queries and keys of this family so that neighbours turn together.
     c.rope.pairs = Pairs::Adjacent;
     // Llama 3.1 and later: stretched by wavelength, which files carry as a factor for each pair.
     c.rope.factors = Factors::Always("rope_freqs.weight");
-    no_experts(keys, c)
+    Ok(())
 }
 
 /// Refuses mixtures of experts in a family of which only dense models can be run.
@@ -32,7 +34,7 @@ pub(super) fn no_experts(keys: &Keys<'_>, c: &DecoderConfig) -> Result<(), Model
     )
 }
 
-/// Norm, attention, norm, feed-forward network, each half added to what it read.
+/// Norm, attention, norm, feed-forward network or experts, each half added to what it read.
 pub(super) fn pre_norm_block(
     b: &Block<'_>,
     g: &mut GraphBuilder,

@@ -9,10 +9,13 @@ mod config;
 
 mod gemma2;
 mod gemma3;
+mod gpt_oss;
 mod llama;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen3moe;
+mod qwen3vl;
 
 pub use config::{DecoderConfig, Experts, Factors, LocalAttention, RotaryConfig};
 
@@ -35,11 +38,20 @@ struct Family {
 }
 
 /// Every family.
-const FAMILIES: [Family; 6] =
-    [gemma2::FAMILY, gemma3::FAMILY, llama::FAMILY, phi3::FAMILY, qwen2::FAMILY, qwen3::FAMILY];
+const FAMILIES: [Family; 9] = [
+    gemma2::FAMILY,
+    gemma3::FAMILY,
+    gpt_oss::FAMILY,
+    llama::FAMILY,
+    phi3::FAMILY,
+    qwen2::FAMILY,
+    qwen3::FAMILY,
+    qwen3moe::FAMILY,
+    qwen3vl::FAMILY,
+];
 
 /// The architectures of [`FAMILIES`], for messages.
-const KNOWN: &str = "gemma2, gemma3, llama, phi3, qwen2, qwen3";
+const KNOWN: &str = "gemma2, gemma3, gpt-oss, llama, phi3, qwen2, qwen3, qwen3moe, qwen3vl";
 
 /// The cache that a program keeps keys and values in.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

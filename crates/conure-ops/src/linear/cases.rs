@@ -5,7 +5,7 @@ use crate::activation::Activation;
 use crate::cases::{Case, Input, Tolerance};
 use conure_tensor::DType;
 
-const STORED: [DType; 11] = [
+const STORED: [DType; 13] = [
     DType::F32,
     DType::F16,
     DType::BF16,
@@ -17,6 +17,8 @@ const STORED: [DType; 11] = [
     DType::Q4_K,
     DType::Q5_K,
     DType::Q6_K,
+    DType::IQ4_NL,
+    DType::MXFP4,
 ];
 
 /// Rows, columns and inner lengths around the tiles of the product (up to 16 rows, 64 columns, 512 inner).
@@ -33,12 +35,6 @@ const SHAPES: [(&[usize], usize, usize); 11] = [
     (&[16], 16, 16),
     (&[0], 4, 8),
 ];
-
-const LONG_SUMS: Tolerance = Tolerance {
-    nmse: 2e-12,
-    element: 3e-5,
-    why: "up to 513 products of deviation 0.5 summed in f32, where they cancel (measured: 1.2e-5)",
-};
 
 /// The cases.
 pub fn cases() -> Vec<Case> {
@@ -90,5 +86,5 @@ fn case(name: String, op: Linear, rows: &[usize], n: usize, k: usize, dtype: DTy
             op.residual.is_some(),
             Input::f32(&to(if op.activation == Activation::Glu { n / 2 } else { n })),
         )
-        .within(LONG_SUMS)
+        .within(Tolerance::LONG_SUMS)
 }

@@ -9,7 +9,7 @@ mod types;
 
 use conure_ops::all;
 use conure_ops::cases::{Case, Tolerance};
-use conure_tensor::{DType, Tensor};
+use conure_tensor::{DType, Tensor, TensorView};
 use run::{Guarded, Variant, compare, cpus, output_types, run, types_of, walk};
 
 #[test]
@@ -102,7 +102,11 @@ fn operations_are_those_of_the_definition() {
 fn bytes_are_those_that_must_move() {
     type Sizes<'a> = &'a [u64];
     let in_place = 0;
-    let cases: [(&dyn conure_ops::Op, Sizes<'_>, Sizes<'_>, u64); 5] = [
+    let experts = conure_ops::ExpertLinear { experts: 8, bias: false };
+    let cases: [(&dyn conure_ops::Op, Sizes<'_>, Sizes<'_>, u64); 7] = [
+        // Two ids of eight experts, and more ids than experts.
+        (&experts, &[10, 8000, 8], &[20], 2038),
+        (&experts, &[10, 8000, 400], &[20], 8430),
         (&conure_ops::Glu, &[80], &[40], 120),
         (&conure_ops::Embedding, &[8, 1_000_000], &[400], 808),
         (&conure_ops::Slice { axis: 0, start: 0, end: conure_tensor::Dim::from(1) }, &[1000], &[10], 20),
@@ -154,4 +158,23 @@ fn an_id_outside_the_table_is_an_error_and_not_a_row() {
     let kernel = case.op.cpu().unwrap();
     let error = run(&case, kernel, cpu, &case.tensors().unwrap(), &outputs, variant).unwrap_err();
     assert_eq!(error, "embedding: id 9 is outside the table of 3 rows (and is not -1, the row of zeros)");
+}
+
+#[test]
+fn an_id_outside_the_experts_is_an_error_of_kernel_and_reference() {
+    for id in [3, -1] {
+        let case = Case::new("", conure_ops::ExpertLinear { experts: 3, bias: false })
+            .with(conure_ops::cases::Input::f32(&[2, 4]))
+            .with(conure_ops::cases::Input::weight(DType::F32, &[3, 5, 4]))
+            .with(conure_ops::cases::Input::i32(&[2, 1], &[1, id]));
+        let outputs = output_types(&case, &types_of(&case));
+        let variant = Variant { packed: true, in_place: None, aligned: true };
+        let (tensors, cpu) = (case.tensors().unwrap(), &cpus()[0][0]);
+        let error = run(&case, case.op.cpu().unwrap(), cpu, &tensors, &outputs, variant).unwrap_err();
+        assert!(error.ends_with(&format!("id {id} is outside the 3 experts")), "{error}");
+        let views: Vec<TensorView<'_>> = tensors.iter().map(Tensor::view).collect();
+        let mut out = Tensor::zeros(DType::F32, &outputs[0].1).unwrap();
+        let error = case.op.reference(&views, &mut [out.view_mut()]).unwrap_err().to_string();
+        assert!(error.ends_with(&format!("id {id} is outside the 3 experts")), "{error}");
+    }
 }

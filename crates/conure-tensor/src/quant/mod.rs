@@ -13,6 +13,8 @@
 //! Decoding takes every byte as it is: a scale of infinity or NaN gives infinities and NaN.
 
 pub mod affine;
+pub mod iq4_nl;
+pub mod mxfp4;
 pub mod parts;
 pub mod q4_0;
 pub mod q4_1;
@@ -23,6 +25,8 @@ pub mod q5_k;
 pub mod q6_k;
 pub mod q8_0;
 
+pub use iq4_nl::BlockIQ4_NL;
+pub use mxfp4::BlockMXFP4;
 pub use q4_0::BlockQ4_0;
 pub use q4_1::BlockQ4_1;
 pub use q4_k::BlockQ4_K;
@@ -128,6 +132,8 @@ pub fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), QuantEr
         DType::Q4_K => decode_blocks(bytes, out, BlockQ4_K::decode),
         DType::Q5_K => decode_blocks(bytes, out, BlockQ5_K::decode),
         DType::Q6_K => decode_blocks(bytes, out, BlockQ6_K::decode),
+        DType::IQ4_NL => decode_blocks(bytes, out, BlockIQ4_NL::decode),
+        DType::MXFP4 => decode_blocks(bytes, out, BlockMXFP4::decode),
         DType::I32 | DType::I64 => return Err(QuantError::NotFloat { dtype }),
     }
     Ok(())
@@ -169,6 +175,8 @@ pub fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), QuantE
         DType::Q4_K => encode_blocks(values, out, BlockQ4_K::encode, |b| is_finite(b.d) && is_finite(b.dmin)),
         DType::Q5_K => encode_blocks(values, out, BlockQ5_K::encode, |b| is_finite(b.d) && is_finite(b.dmin)),
         DType::Q6_K => encode_blocks(values, out, BlockQ6_K::encode, |b| is_finite(b.d)),
+        DType::IQ4_NL => encode_blocks(values, out, BlockIQ4_NL::encode, |b| is_finite(b.d)),
+        DType::MXFP4 => encode_blocks(values, out, BlockMXFP4::encode, |_| true),
         DType::I32 | DType::I64 => return Err(QuantError::NotFloat { dtype }),
     };
     match bad_block {
@@ -204,8 +212,8 @@ fn check_length(dtype: DType, elements: usize, found: usize) -> Result<(), Quant
     if expected == found { Ok(()) } else { Err(QuantError::Length { dtype, elements, expected, found }) }
 }
 
-/// No block format holds a larger value (Q6_K goes furthest: 65504 * 128 * 32), and up to here no encoder's sums of
-/// third powers overflow.
+/// No block format with an f16 scale holds a larger value (Q6_K goes furthest: 65504 * 128 * 32), and up to here no
+/// encoder's sums of third powers overflow.
 const LARGEST: f32 = 1e9;
 
 /// Halves are taken over in pieces of this size, because the bytes may lie on odd addresses.

@@ -1,12 +1,13 @@
 //! What a block of any format holds, taken apart: for kernels that lay weights out anew.
 
 use super::affine::scale_min;
+use super::{BlockIQ4_NL, BlockMXFP4, five_bits, iq4_nl, mxfp4, q6_k};
 use super::{BlockQ4_0, BlockQ4_1, BlockQ4_K, BlockQ5_0, BlockQ5_1, BlockQ5_K, BlockQ6_K, BlockQ8_0};
-use super::{five_bits, q6_k};
 use crate::DType;
 use bytemuck::Pod;
 
-/// How the formats differ. A value is `scale * (q - offset)`, or with minima `scale * q + min`.
+/// How the formats differ. A value is `scale * (q - offset)`, or with minima `scale * q + min`, or with a table
+/// `scale * table[q]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Bits of a quantum: 4, 5, 6 or 8. Those of 8 bits are signed.
@@ -21,6 +22,10 @@ pub struct Layout {
     pub mins: bool,
     /// Whether a group's scale is [`Parts::d`] times one of [`Parts::scales`], and not `d` itself.
     pub integer_scales: bool,
+    /// What quanta stand for, in formats where they are places in a table.
+    pub table: Option<&'static [i8; 16]>,
+    /// Whether the first byte of [`Parts::d`] is an exponent, the scale [`mxfp4::scale`] of it, and not an f16.
+    pub exponents: bool,
 }
 
 impl Layout {
@@ -35,9 +40,16 @@ impl Layout {
             DType::Q4_K => (4, 256, 32, 0, true, true),
             DType::Q5_K => (5, 256, 32, 0, true, true),
             DType::Q6_K => (6, 256, 16, 32, false, true),
+            DType::IQ4_NL | DType::MXFP4 => (4, 32, 32, 0, false, false),
             _ => return None,
         };
-        Some(Layout { bits, block, group, offset, mins, integer_scales })
+        let table = match dtype {
+            DType::IQ4_NL => Some(&iq4_nl::TABLE),
+            DType::MXFP4 => Some(&mxfp4::TABLE),
+            _ => None,
+        };
+        let exponents = matches!(dtype, DType::MXFP4);
+        Some(Layout { bits, block, group, offset, mins, integer_scales, table, exponents })
     }
 
     /// Groups of a block.
@@ -51,7 +63,7 @@ impl Layout {
 pub struct Parts {
     /// The quanta in the order of the elements, as many as the block has.
     pub q: [u8; 256],
-    /// The scale, or that of the scales: f16.
+    /// The scale, or that of the scales: f16, or an exponent and nothing if [`Layout::exponents`].
     pub d: [u8; 2],
     /// The minimum, or the scale of the minima: f16.
     pub m: [u8; 2],
@@ -117,6 +129,16 @@ impl Parts {
                 p.scales = b.scales.map(|s| s as u8);
                 six_bits(&mut p.q, &b);
             }
+            DType::IQ4_NL => {
+                let b: BlockIQ4_NL = read(bytes)?;
+                p.d = b.d;
+                nibbles(&mut p.q, &b.qs);
+            }
+            DType::MXFP4 => {
+                let b: BlockMXFP4 = read(bytes)?;
+                p.d[0] = b.e;
+                nibbles(&mut p.q, &b.qs);
+            }
             _ => return None,
         }
         Some(parts)
@@ -177,11 +199,13 @@ mod tests {
                 let mut expected = vec![0.0f32; layout.block];
                 decode(dtype, &bytes, &mut expected).unwrap();
                 let parts = Parts::of(dtype, &bytes).unwrap();
-                let (d, m) = (f16_value(parts.d), f16_value(parts.m));
+                let d = if layout.exponents { mxfp4::scale(parts.d[0]) } else { f16_value(parts.d) };
+                let m = f16_value(parts.m);
                 for (i, &expected) in expected.iter().enumerate() {
                     let g = i / layout.group;
-                    let q = match layout.bits {
-                        8 => i32::from(parts.q[i] as i8),
+                    let q = match (layout.table, layout.bits) {
+                        (Some(table), _) => i32::from(table[usize::from(parts.q[i])]),
+                        (_, 8) => i32::from(parts.q[i] as i8),
                         _ => i32::from(parts.q[i]),
                     };
                     let scale = match (layout.integer_scales, layout.mins) {
