@@ -23,7 +23,7 @@ mod worker;
 pub use decode::Search;
 pub use decode::hot_words::{HotWordError, HotWords};
 pub use error::SpeechError;
-pub use long::{SHORTEST_WINDOW, WINDOW_SECONDS};
+pub use long::{SHORTEST_WINDOW, WHOLE_SECONDS, WINDOW_SECONDS};
 pub use measure::{BatchTimes, StageTimes};
 pub use options::{Decoder, RecogniseOptions};
 pub use progress::{OnProgress, Progress, Stage};

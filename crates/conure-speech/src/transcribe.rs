@@ -2,7 +2,7 @@
 
 use crate::decode::Hypothesis;
 use crate::error::SpeechError;
-use crate::long::{SHORTEST_WINDOW, WINDOW_SECONDS};
+use crate::long::{SHORTEST_WINDOW, WHOLE_SECONDS};
 use crate::options::RecogniseOptions;
 use crate::recogniser::{Recogniser, Recognition};
 use crate::result::{Alternative, ClipTokens, Segment, Transcript};
@@ -34,7 +34,8 @@ pub struct TranscribeOptions {
     /// Most seconds of a segment.
     pub max_duration: Option<f64>,
     /// Seconds of the longest piece that is recognised at once, which bounds memory: longer recordings are heard in windows
-    /// that overlap. `None`: [`WINDOW_SECONDS`]; 0: everything at once, however long.
+    /// that overlap. `None`: recordings of up to [`WHOLE_SECONDS`] at once, longer ones in windows of [`crate::WINDOW_SECONDS`]. 0:
+    /// everything at once, however long, and nothing heard again.
     pub window: Option<f64>,
     /// Leaves out where nobody speaks, as this detector says. `None`: everything is heard, and long recordings are cut in
     /// pauses by level.
@@ -42,9 +43,9 @@ pub struct TranscribeOptions {
 }
 
 impl TranscribeOptions {
-    /// The longest window in seconds; `None`: everything at once.
-    pub(crate) fn window_seconds(&self) -> Result<Option<f64>, SpeechError> {
-        match self.window.unwrap_or(WINDOW_SECONDS) {
+    /// The longest recording in seconds that is recognised at once; `None`: any.
+    pub(crate) fn whole_seconds(&self) -> Result<Option<f64>, SpeechError> {
+        match self.window.unwrap_or(WHOLE_SECONDS) {
             0.0 => Ok(None),
             seconds if seconds >= SHORTEST_WINDOW && seconds.is_finite() => Ok(Some(seconds)),
             seconds => Err(SpeechError::Window { seconds }),
@@ -76,7 +77,7 @@ impl Recogniser {
 
     /// Whether a clip is recognised at once.
     fn is_whole(&self, clip: &[f32], options: &TranscribeOptions) -> Result<bool, SpeechError> {
-        let fits = options.window_seconds()?.is_none_or(|window| self.seconds(clip) <= window);
+        let fits = options.whole_seconds()?.is_none_or(|whole| self.seconds(clip) <= whole);
         Ok(fits && options.vad.is_none())
     }
 
@@ -152,7 +153,7 @@ impl Recogniser {
         let invented = self.is_invented(&recognition, clip);
         if invented {
             recognition.tokens.clear();
-        } else {
+        } else if options.window != Some(0.0) {
             self.without_holes(&mut recognition, clip, options, None)?;
         }
         self.transcript_of(&recognition, self.seconds(clip), invented, options)

@@ -294,8 +294,8 @@ pub struct RecognitionArgs {
     #[arg(long, value_name = "W", env = "CONURE_LOCAL_ATTENTION", value_parser = values::count)]
     pub local_attention: Option<usize>,
 
-    /// Longest piece in seconds that is recognised at once [default: 60]: longer recordings are heard in windows that overlap;
-    /// 0: everything at once, as NeMo does, which takes memory and time for it
+    /// Longest piece in seconds that is recognised at once: longer recordings are heard in windows that overlap; 0: everything
+    /// at once, as NeMo does, which takes memory and time for it [default: up to 400 s at once, else windows of 60 s]
     #[arg(long, value_name = "S", env = "CONURE_WINDOW", value_parser = values::window)]
     pub window: Option<f64>,
 
