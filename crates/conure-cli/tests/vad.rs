@@ -39,7 +39,7 @@ fn windows_and_detectors_of_a_transcription() {
     let model = root().join("tests/data/oracle/ctc80.gguf");
     for (args, code, parts) in [
         (&["--vad", "none.gguf"][..], 1, &["none.gguf", "say energy"][..]),
-        (&["--vad", model.to_str().unwrap()], 1, &["silero_vad"]),
+        (&["--vad", model.to_str().unwrap()], 1, &["speech detector", "transcribe with it"]),
         (&["--window", "3"], 2, &["at least 5 seconds"]),
     ] {
         let ran = conure_with(["transcribe", clip, "-q"].iter().chain(args));

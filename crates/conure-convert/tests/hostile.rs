@@ -306,12 +306,16 @@ fn archives() {
 
 #[test]
 fn what_is_no_model_is_named() {
-    let cases: [(&str, &[u8]); 8] = [
+    let cases: [(&str, &[u8]); 9] = [
         ("empty", b""),
         ("web page", b"<!DOCTYPE html><html>Not found</html>"),
         ("Git LFS pointer", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"),
         ("bare PyTorch checkpoint", b"PK\x03\x04............"),
-        ("bare safetensors", b"\x10\0\0\0\0\0\0\0{\"a\":{}}        "),
+        (
+            "bare safetensors",
+            b"\x36\0\0\0\0\0\0\0{\"a\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}",
+        ),
+        ("its dtype is missing", b"\x10\0\0\0\0\0\0\0{\"a\":{}}        "),
         ("JSON", b"{\"model_type\": \"parakeet_ctc\"}"),
         ("neither a .nemo archive", &[7; 700]),
         ("not downloaded completely", b"GGUF\x03\0\0\0"),

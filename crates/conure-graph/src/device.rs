@@ -300,7 +300,12 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_answered_with_what_is() {
-        for name in ["cuda:7", "openvino:NPU", "gpu", ""] {
+        let unusable = registry().pick_from(Some("OpenVINO:npu"), |_| None).unwrap_err().to_string();
+        assert!(
+            unusable.contains("\"OpenVINO:npu\" cannot be used: the driver is too old; there are: cpu"),
+            "{unusable}"
+        );
+        for name in ["cuda:7", "gpu", ""] {
             let error = registry().pick_from(Some(name), |_| None).unwrap_err().to_string();
             assert!(error.contains(&format!("{name:?}; there are: cpu, openvino:CPU")), "{error}");
             assert!(error.contains("openvino:NPU (not usable: the driver is too old)"), "{error}");

@@ -81,6 +81,8 @@ pub enum ModelError {
 fn wanted(found: &str, known: &str) -> String {
     if found == "parakeet" {
         "it is a speech model: transcribe with it (`conure transcribe`, `SpeechModel`)".to_owned()
+    } else if found == crate::silero::ARCHITECTURE {
+        "it detects speech: use it with `conure vad --vad` or `conure transcribe --vad`".to_owned()
     } else if crate::decoder::Decoder::knows(found) {
         "it is a language model: generate text with it (`conure generate`, `LanguageModel`)".to_owned()
     } else {
@@ -94,7 +96,12 @@ mod tests {
 
     #[test]
     fn a_model_of_another_kind_says_what_it_is_for() {
-        for (found, part) in [("parakeet", "transcribe"), ("gemma3", "generate"), ("bert", "run here: x")] {
+        for (found, part) in [
+            ("parakeet", "transcribe"),
+            ("gemma3", "generate"),
+            ("silero_vad", "conure vad"),
+            ("bert", "run here: x"),
+        ] {
             let error = ModelError::Architecture { origin: "m".into(), found: found.into(), known: "x" };
             assert!(error.to_string().contains(part), "{error}");
         }

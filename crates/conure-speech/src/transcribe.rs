@@ -35,7 +35,7 @@ pub struct TranscribeOptions {
     pub max_duration: Option<f64>,
     /// Seconds of the longest piece that is recognised at once, which bounds memory: longer recordings are heard in windows
     /// that overlap. `None`: recordings of up to [`WHOLE_SECONDS`] at once, longer ones in windows of [`crate::WINDOW_SECONDS`]. 0:
-    /// everything at once, however long, and nothing heard again.
+    /// everything at once, however long.
     pub window: Option<f64>,
     /// Leaves out where nobody speaks, as this detector says. `None`: everything is heard, and long recordings are cut in
     /// pauses by level.
@@ -153,8 +153,6 @@ impl Recogniser {
         let invented = self.is_invented(&recognition, clip);
         if invented {
             recognition.tokens.clear();
-        } else if options.window != Some(0.0) {
-            self.without_holes(&mut recognition, clip, options, None)?;
         }
         self.transcript_of(&recognition, self.seconds(clip), invented, options)
     }

@@ -4,8 +4,10 @@
 
 use conure::{DType, LanguageModel, LanguageSession, LoadOptions, SessionOptions};
 use conure_convert::{ConvertOptions, TargetType, convert};
+use conure_gguf::{GgufFile, GgufWriter};
+use conure_tensor::quant;
 use safetensors::SafeTensors;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const FAMILIES: [&str; 13] = [
     "llama",
@@ -167,23 +169,50 @@ fn mixtures_that_cannot_be_written_are_refused_by_name() {
     }
 }
 
+/// The model at `path` with every matrix in f32, of the same values.
+fn widened(path: &Path, out: &Path) {
+    let file = GgufFile::open(path).unwrap();
+    let values: Vec<Vec<u8>> = file
+        .tensors()
+        .iter()
+        .map(|info| {
+            let t = file.tensor(&info.name).unwrap();
+            let mut values = vec![0f32; t.shape.iter().product()];
+            quant::decode(t.dtype, t.data, &mut values).unwrap();
+            values.iter().flat_map(|v| v.to_le_bytes()).collect()
+        })
+        .collect();
+    let mut writer = GgufWriter::new();
+    writer.copy_meta(file.meta()).unwrap();
+    for (info, values) in file.tensors().iter().zip(&values) {
+        writer.tensor(&info.name, DType::F32, file.tensor(&info.name).unwrap().shape, values);
+    }
+    writer.write_to(out).unwrap();
+}
+
+/// In exact arithmetic blocks give what their values give; which experts are asked may hang on a digit, so other weights are no
+/// measure of anything.
 #[test]
-fn experts_in_blocks_stay_near_and_those_in_mxfp4_stay_as_they_are() {
+fn experts_in_blocks_are_their_values_and_those_in_mxfp4_stay_as_they_are() {
     let dir = tempfile::tempdir().unwrap();
-    for (dtype, bound) in [(TargetType::Q8_0, 0.1), (TargetType::Iq4Nl, 2.0)] {
+    for dtype in [TargetType::Q8_0, TargetType::Iq4Nl] {
         let path = dir.path().join(format!("mixtral-{}.gguf", dtype.dtype()));
+        let wide = dir.path().join("wide.gguf");
         let report =
             convert(&data("mixtral"), &path, &ConvertOptions { dtype, ..Default::default() }).unwrap();
         // Embedding, head, and in each of two layers four of attention and three of experts.
         assert_eq!((report.tensors[&dtype.dtype()], report.kept), (16, Vec::new()));
-        for precision in [conure::Precision::Exact, conure::Precision::Fast] {
-            let options = LoadOptions { precision, threads: Some(2), ..LoadOptions::default() };
-            let model = LanguageModel::load_with(&path, &options).unwrap();
-            let mut session = session(&model, DType::F32);
-            let (_, ids, expected) = prompts("mixtral").remove(0);
-            let off = worst(session.read_all(&ids).unwrap(), &expected);
-            assert!(off < bound && off > 0.0, "{} {precision:?}: off by {off}", dtype.dtype());
-        }
+        widened(&path, &wide);
+        let options = LoadOptions { threads: Some(2), ..LoadOptions::default() };
+        let logits = |path: &Path, options: &LoadOptions| {
+            let model = LanguageModel::load_with(path, options).unwrap();
+            let (_, ids, _) = prompts("mixtral").remove(0);
+            session(&model, DType::F32).read_all(&ids).unwrap().to_vec()
+        };
+        let off = worst(&logits(&path, &options), &logits(&wide, &options));
+        assert!(off < TOLERANCE, "{}: off by {off}", dtype.dtype());
+        let fast = LoadOptions { precision: conure::Precision::Fast, ..options.clone() };
+        assert!(logits(&path, &fast).iter().all(|x| x.is_finite()), "{}", dtype.dtype());
     }
     let path = dir.path().join("gpt-oss.gguf");
     let options = ConvertOptions { dtype: TargetType::F32, ..Default::default() };

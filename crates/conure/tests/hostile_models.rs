@@ -122,7 +122,8 @@ fn numbers_that_make_no_sense_are_refused_by_key() {
         ("parakeet.tdt.durations", (&[0i32, -1, 2, 3, 4][..]).into(), "0 or more"),
         ("parakeet.tdt.durations", (&[0i32, 1][..]).into(), "shape"),
         ("parakeet.decoder.pred_hidden", 63u32.into(), "shape"),
-        ("general.architecture", "llama".into(), "parakeet"),
+        ("general.architecture", "llama".into(), "it is a language model"),
+        ("general.architecture", "bert".into(), "run here: parakeet"),
         ("parakeet.encoder.d_model", "wide".into(), "parakeet.encoder.d_model"),
     ];
     for (key, value, expected) in cases {

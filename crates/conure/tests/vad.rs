@@ -121,7 +121,7 @@ fn a_transcript_can_leave_out_what_silero_calls_silence() {
 #[test]
 fn other_models_are_refused_by_name() {
     let error = load_vad(root("tests/data/oracle/ctc80.gguf"), &Default::default()).unwrap_err().to_string();
-    assert!(error.contains("silero_vad") && error.contains("parakeet"), "{error}");
+    assert!(error.contains("\"parakeet\"") && error.contains("transcribe with it"), "{error}");
     let folder = tempfile::tempdir().unwrap();
     let wrong = |name: &str, bytes: &[u8]| {
         let path = folder.path().join(name);

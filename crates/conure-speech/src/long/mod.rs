@@ -36,7 +36,7 @@ pub const WINDOW_SECONDS: f64 = 60.0;
 /// The shortest window that makes sense, in seconds: words in the middle of it are heard with some context.
 pub const SHORTEST_WINDOW: f64 = 5.0;
 
-/// Shorter recordings are not searched for holes.
+/// Shorter windows are not searched for holes.
 const HOLES_FROM_SECONDS: f64 = 20.0;
 
 /// A window with its samples, waiting to be recognised with others.
@@ -115,28 +115,21 @@ impl Recogniser {
         Ok(heard.finish(feed.end() as f64 / f64::from(rate))?)
     }
 
-    /// The tokens of a clip, with its holes filled; its probabilities of speech are asked for if they are needed.
-    pub(crate) fn without_holes(
+    /// The tokens of a window, with its holes filled. (A recording that is recognised whole is left as NeMo would have it.)
+    fn without_holes(
         &self,
         recognition: &mut Recognition,
         clip: &[f32],
         options: &TranscribeOptions,
-        probabilities: Option<&[f32]>,
+        probabilities: &[f32],
     ) -> Result<(), SpeechError> {
         if self.seconds(clip) < HOLES_FROM_SECONDS {
             return Ok(());
         }
         let frame_seconds = self.frame_seconds();
-        let detected = || {
-            probabilities.map(<[f32]>::to_vec).or_else(|| {
-                let (mut detector, mut out) = (Vad::Energy.detector(self.sample_rate()).ok()?, Vec::new());
-                detector.push(clip, &mut out).and_then(|()| detector.finish(&mut out)).ok()?;
-                Some(out)
-            })
-        };
         let frame = self.samples_of(1);
         let frames = clip.len() / frame;
-        for hole in holes::holes(&recognition.tokens, frames, frame_seconds, detected) {
+        for hole in holes::holes(&recognition.tokens, frames, frame_seconds, probabilities) {
             let heard = holes::again(&hole, frames, frame_seconds);
             let part = &clip[heard.start * frame..heard.end * frame];
             // The caller is told of whole windows; this is a small part of one.
@@ -217,7 +210,7 @@ impl<'a> Heard<'a> {
             self.faint = true;
             recognition.tokens.clear();
         } else {
-            self.recogniser.without_holes(&mut recognition, clip, self.options, Some(probabilities))?;
+            self.recogniser.without_holes(&mut recognition, clip, self.options, probabilities)?;
         }
         let found = shifted(&recognition, frame(window.range.start), self.recogniser.frame_seconds());
         match window.cut {
