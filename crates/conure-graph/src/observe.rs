@@ -92,28 +92,26 @@ fn step_cost(step: &Step) -> f64 {
     flops(step) + FLOPS_PER_BYTE * bytes(step) as f64
 }
 
-/// Nominal floating-point operations of all steps of a plan.
-pub(crate) fn work(plan: &Plan) -> f64 {
+/// The sum over all steps of a plan, those of tiles among them, of what `of` says of one.
+fn total(plan: &Plan, of: fn(&Step) -> f64) -> f64 {
     let step = |step: &Step| match &step.kind {
         StepKind::Tiles(tiles) => {
             let items = step.outputs.first().and_then(|y| y.dims.first()).copied().unwrap_or(0);
-            items as f64 * tiles.tiles.iter().map(|t| work(&t.plan)).sum::<f64>()
+            items as f64 * tiles.tiles.iter().map(|t| total(&t.plan, of)).sum::<f64>()
         }
-        _ => flops(step),
+        _ => of(step),
     };
     plan.steps.iter().map(step).sum()
 }
 
+/// Nominal floating-point operations of all steps of a plan.
+pub(crate) fn work(plan: &Plan) -> f64 {
+    total(plan, flops)
+}
+
 /// The cost of all steps of a plan.
 fn cost(plan: &Plan) -> f64 {
-    let step = |step: &Step| match &step.kind {
-        StepKind::Tiles(tiles) => {
-            let items = step.outputs.first().and_then(|y| y.dims.first()).copied().unwrap_or(0);
-            items as f64 * tiles.tiles.iter().map(|t| cost(&t.plan)).sum::<f64>()
-        }
-        _ => step_cost(step),
-    };
-    plan.steps.iter().map(step).sum()
+    total(plan, step_cost)
 }
 
 /// An observer at a run.

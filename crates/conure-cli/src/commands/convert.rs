@@ -4,7 +4,7 @@ use super::megabytes;
 use crate::args::ConvertArgs;
 use crate::failure::Failure;
 use crate::output::{shown, to_stderr};
-use conure_convert::{ConvertError, ConvertOptions, ConvertReport, Progress, convert};
+use conure_convert::{ConvertError, ConvertOptions, ConvertReport, OnProgress, Progress, convert};
 use indicatif::ProgressBar;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,38 +15,51 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// # Errors
 /// What is wrong with the input or the output.
 pub fn run(args: &ConvertArgs, cancel: &Arc<AtomicBool>) -> Result<(), Failure> {
-    let what = || Failure::new(format!("cannot convert {}", shown(&args.input)));
-    if let Some(reason) = unusable(&args.output) {
-        return Err(Failure::usage(format!("cannot write {}", shown(&args.output))).reason(reason));
+    let report = writing("convert", &args.input, &args.output, args.quiet, cancel, |progress| {
+        let options = ConvertOptions {
+            dtype: args.dtype.into(),
+            name: args.name.clone(),
+            progress: Some(progress),
+            ..ConvertOptions::default()
+        };
+        convert(&args.input, &args.output, &options)
+    })?;
+    if !args.quiet {
+        to_stderr(&summary(&args.output, &report));
     }
-    let bar = bar(args.quiet);
-    let progress = |at: &Progress<'_>| {
+    Ok(())
+}
+
+/// Does `work`, which makes `output` of `input`, under a bar and until `cancel` is set. `verb` is what it does, for messages.
+///
+/// # Errors
+/// An output that cannot be one; what `work` says.
+pub(super) fn writing<T>(
+    verb: &str,
+    input: &Path,
+    output: &Path,
+    quiet: bool,
+    cancel: &AtomicBool,
+    work: impl FnOnce(OnProgress<'_>) -> Result<T, ConvertError>,
+) -> Result<T, Failure> {
+    if let Some(reason) = unusable(output) {
+        return Err(Failure::usage(format!("cannot write {}", shown(output))).reason(reason));
+    }
+    let bar = bar(quiet);
+    let result = work(&|at: &Progress<'_>| {
         bar.set_length(at.total as u64);
         bar.set_position(at.done as u64);
         !cancel.load(Ordering::Relaxed)
-    };
-    let options = ConvertOptions {
-        dtype: args.dtype.into(),
-        name: args.name.clone(),
-        progress: Some(&progress),
-        ..ConvertOptions::default()
-    };
-    let result = convert(&args.input, &args.output, &options);
+    });
     bar.finish_and_clear();
-    match result {
-        Ok(report) => {
-            if !args.quiet {
-                to_stderr(&summary(&args.output, &report));
-            }
-            Ok(())
-        }
-        Err(ConvertError::Cancelled) => Err(Failure::interrupted()),
-        Err(error) => Err(what().because(error)),
-    }
+    result.map_err(|error| match error {
+        ConvertError::Cancelled => Failure::interrupted(),
+        error => Failure::new(format!("cannot {verb} {}", shown(input))).because(error),
+    })
 }
 
 /// Why no file can be written there, as far as one can tell without trying.
-pub(super) fn unusable(output: &Path) -> Option<&'static str> {
+fn unusable(output: &Path) -> Option<&'static str> {
     if output.as_os_str() == "-" {
         return Some("models go to a file, not to standard output: give its name, such as model.gguf");
     }
@@ -56,7 +69,7 @@ pub(super) fn unusable(output: &Path) -> Option<&'static str> {
     output.file_name().is_none().then_some("it names no file")
 }
 
-pub(super) fn bar(quiet: bool) -> ProgressBar {
+fn bar(quiet: bool) -> ProgressBar {
     if quiet {
         return ProgressBar::hidden();
     }

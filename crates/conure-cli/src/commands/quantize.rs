@@ -1,45 +1,31 @@
 //! `conure quantize`.
 
-use super::convert::{bar, unusable};
+use super::convert::writing;
 use super::megabytes;
 use crate::args::QuantizeArgs;
 use crate::failure::Failure;
-use crate::output::{shown, to_stdout};
+use crate::output::to_stdout;
 use conure::ThreadBudget;
-use conure_convert::{ConvertError, Progress, QuantiseOptions, QuantiseReport, TensorChange, quantise};
+use conure_convert::{QuantiseOptions, QuantiseReport, TensorChange, quantise};
 use serde_json::json;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 /// Stores a model's weights in a smaller type, and says what that costs.
 ///
 /// # Errors
 /// What is wrong with the input or the output; nothing that would change.
 pub fn run(args: &QuantizeArgs, cancel: &Arc<AtomicBool>) -> Result<(), Failure> {
-    let what = || Failure::new(format!("cannot quantise {}", shown(&args.input)));
-    if let Some(reason) = unusable(&args.output) {
-        return Err(Failure::usage(format!("cannot write {}", shown(&args.output))).reason(reason));
-    }
-    let bar = bar(args.quiet);
-    let progress = |at: &Progress<'_>| {
-        bar.set_length(at.total as u64);
-        bar.set_position(at.done as u64);
-        !cancel.load(Ordering::Relaxed)
-    };
-    let options = QuantiseOptions {
-        target: args.dtype.into(),
-        keep: args.keep.clone(),
-        compatible: args.compatible,
-        budget: ThreadBudget::of_process(args.threads),
-        progress: Some(&progress),
-    };
-    let result = quantise(&args.input, &args.output, &options);
-    bar.finish_and_clear();
-    let report = match result {
-        Ok(report) => report,
-        Err(ConvertError::Cancelled) => return Err(Failure::interrupted()),
-        Err(error) => return Err(what().because(error)),
-    };
+    let report = writing("quantise", &args.input, &args.output, args.quiet, cancel, |progress| {
+        let options = QuantiseOptions {
+            target: args.dtype.into(),
+            keep: args.keep.clone(),
+            compatible: args.compatible,
+            budget: ThreadBudget::of_process(args.threads),
+            progress: Some(progress),
+        };
+        quantise(&args.input, &args.output, &options)
+    })?;
     let text = match (args.json, args.quiet) {
         (true, _) => format!("{:#}\n", as_json(&report)),
         (false, true) => String::new(),

@@ -33,7 +33,8 @@ impl RnntGreedy {
         decode_one(self, model, frames, state, tokens, progress)
     }
 
-    /// Decodes clips together: of each, so many encoder frames, with the blank penalty and the hot words of `search`. The tokens of a clip are those that it has alone.
+    /// Decodes clips together: of each, so many encoder frames, with the blank penalty and the hot words of `search`. The
+    /// tokens of a clip are those that it has alone.
     ///
     /// # Errors
     /// As [`RnntGreedy::decode`]; a frame that an error names is that of one of the clips.

@@ -39,8 +39,9 @@ impl TdtGreedy {
         decode_one(self, model, frames, state, tokens, progress)
     }
 
-    /// Decodes clips together: of each, so many encoder frames, with the blank penalty and the hot words of `search`. The tokens of a clip, their durations among them, are those
-    /// that it has alone. (NeMo's batched decoder records other durations.)
+    /// Decodes clips together: of each, so many encoder frames, with the blank penalty and the hot words of `search`. The
+    /// tokens of a clip, their durations among them, are those that it has alone. (NeMo's batched decoder records other
+    /// durations.)
     ///
     /// # Errors
     /// As [`TdtGreedy::decode`]; a frame that an error names is that of one of the clips.

@@ -6,7 +6,7 @@
 //! value(i) = TABLE[q(i)] * d
 //! ```
 
-use super::{extreme, f16_bytes, f16_value, inverse};
+use super::{extreme, f16_bytes, f16_value, inverse, pack_nibbles, unpack_nibbles};
 use bytemuck::{Pod, Zeroable};
 
 /// Elements in a block.
@@ -68,18 +68,14 @@ impl BlockIQ4_NL {
         let d = if largest.abs() < TINY { 0.0 } else { best_scale(x, largest) };
         let id = inverse(d);
         let q = |v: f32| nearest(id * v) as u8;
-        BlockIQ4_NL { d: f16_bytes(d), qs: std::array::from_fn(|j| q(x[j]) | q(x[j + LEN / 2]) << 4) }
+        BlockIQ4_NL { d: f16_bytes(d), qs: pack_nibbles(x, q) }
     }
 
     /// The values of the block.
     #[inline]
     pub fn decode(&self, out: &mut [f32; LEN]) {
         let d = self.scale();
-        let (low, high) = out.split_at_mut(LEN / 2);
-        for ((&byte, low), high) in self.qs.iter().zip(low).zip(high) {
-            *low = d * f32::from(TABLE[usize::from(byte & 15)]);
-            *high = d * f32::from(TABLE[usize::from(byte >> 4)]);
-        }
+        unpack_nibbles(&self.qs, out, |q| d * f32::from(TABLE[usize::from(q)]));
     }
 }
 

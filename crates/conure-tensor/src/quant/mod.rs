@@ -320,6 +320,20 @@ fn nearest(x: f32) -> i32 {
     ((x + 12_582_912.0).to_bits() & 0x007f_ffff) as i32 - 0x0040_0000
 }
 
+/// The nibbles that `q` gives for 32 values: byte j holds that of element j, and above it that of element j + 16.
+fn pack_nibbles(x: &[f32; 32], q: impl Fn(f32) -> u8) -> [u8; 16] {
+    std::array::from_fn(|j| q(x[j]) | q(x[j + 16]) << 4)
+}
+
+/// Writes what each nibble stands for, in the order of [`pack_nibbles`].
+#[inline]
+fn unpack_nibbles(qs: &[u8; 16], out: &mut [f32; 32], value: impl Fn(u8) -> f32) {
+    let (low, high) = out.split_at_mut(16);
+    for ((&byte, low), high) in qs.iter().zip(low).zip(high) {
+        (*low, *high) = (value(byte & 15), value(byte >> 4));
+    }
+}
+
 /// Splits 32 values of 5 bits into nibbles (byte j: elements j and j + 16) and a word of fifth bits.
 fn pack_five_bits(q: &[u8; 32]) -> ([u8; 16], [u8; 4]) {
     let qs = std::array::from_fn(|j| q[j] & 15 | q[j + 16] << 4);

@@ -8,6 +8,7 @@
 //! value(i) = TABLE[q(i)] * 2^(e - 128); the table holds the floats times two
 //! ```
 
+use super::{pack_nibbles, unpack_nibbles};
 use bytemuck::{Pod, Zeroable};
 
 /// Elements in a block.
@@ -53,19 +54,14 @@ impl BlockMXFP4 {
         // The cast saturates: what is below all exponents has the smallest.
         let e = if largest > 0.0 { (largest.log2().floor() - 2.0 + 127.0) as u8 } else { 0 };
         let scale = scale(e);
-        let qs = std::array::from_fn(|j| nearest(x[j], scale) | nearest(x[j + LEN / 2], scale) << 4);
-        BlockMXFP4 { e, qs }
+        BlockMXFP4 { e, qs: pack_nibbles(x, |v| nearest(v, scale)) }
     }
 
     /// The values of the block.
     #[inline]
     pub fn decode(&self, out: &mut [f32; LEN]) {
         let scale = self.scale();
-        let (low, high) = out.split_at_mut(LEN / 2);
-        for ((&byte, low), high) in self.qs.iter().zip(low).zip(high) {
-            *low = f32::from(TABLE[usize::from(byte & 15)]) * scale;
-            *high = f32::from(TABLE[usize::from(byte >> 4)]) * scale;
-        }
+        unpack_nibbles(&self.qs, out, |q| f32::from(TABLE[usize::from(q)]) * scale);
     }
 }
 

@@ -6,7 +6,7 @@
 //! value(i) = (q(i) - 8) * d
 //! ```
 
-use super::{extreme, f16_bytes, f16_value, inverse};
+use super::{extreme, f16_bytes, f16_value, inverse, pack_nibbles, unpack_nibbles};
 use bytemuck::{Pod, Zeroable};
 
 /// Elements in a block.
@@ -36,22 +36,14 @@ impl BlockQ4_0 {
         let id = inverse(d);
         // The cast drops the fraction, and saturates: NaN becomes 0.
         let q = |v: f32| ((v * id + 8.5) as u8).min(15);
-        let mut block = BlockQ4_0 { d: f16_bytes(d), qs: [0; LEN / 2] };
-        for (j, byte) in block.qs.iter_mut().enumerate() {
-            *byte = q(x[j]) | q(x[j + LEN / 2]) << 4;
-        }
-        block
+        BlockQ4_0 { d: f16_bytes(d), qs: pack_nibbles(x, q) }
     }
 
     /// The values of the block.
     #[inline]
     pub fn decode(&self, out: &mut [f32; LEN]) {
         let d = self.scale();
-        let (low, high) = out.split_at_mut(LEN / 2);
-        for ((&byte, low), high) in self.qs.iter().zip(low).zip(high) {
-            *low = (i32::from(byte & 15) - 8) as f32 * d;
-            *high = (i32::from(byte >> 4) - 8) as f32 * d;
-        }
+        unpack_nibbles(&self.qs, out, |q| (i32::from(q) - 8) as f32 * d);
     }
 }
 

@@ -7,7 +7,7 @@
 //! value(i) = q(i) * d + m
 //! ```
 
-use super::{f16_bytes, f16_value, inverse, range};
+use super::{f16_bytes, f16_value, inverse, pack_nibbles, range, unpack_nibbles};
 use bytemuck::{Pod, Zeroable};
 
 /// Elements in a block.
@@ -44,22 +44,14 @@ impl BlockQ4_1 {
         let d = (max - min) / 15.0;
         let id = inverse(d);
         let q = |v: f32| (((v - min) * id + 0.5) as u8).min(15);
-        let mut block = BlockQ4_1 { d: f16_bytes(d), m: f16_bytes(min), qs: [0; LEN / 2] };
-        for (j, byte) in block.qs.iter_mut().enumerate() {
-            *byte = q(x[j]) | q(x[j + LEN / 2]) << 4;
-        }
-        block
+        BlockQ4_1 { d: f16_bytes(d), m: f16_bytes(min), qs: pack_nibbles(x, q) }
     }
 
     /// The values of the block.
     #[inline]
     pub fn decode(&self, out: &mut [f32; LEN]) {
         let (d, m) = (self.scale(), self.min());
-        let (low, high) = out.split_at_mut(LEN / 2);
-        for ((&byte, low), high) in self.qs.iter().zip(low).zip(high) {
-            *low = f32::from(byte & 15) * d + m;
-            *high = f32::from(byte >> 4) * d + m;
-        }
+        unpack_nibbles(&self.qs, out, |q| f32::from(q) * d + m);
     }
 }
 
