@@ -54,7 +54,8 @@ pub struct GraphArgs {
     #[arg(long)]
     pub placement: bool,
 
-    /// Print the memory that intermediates take, in full and in local attention, for some lengths or that of --bind T=N
+    /// Print the memory that intermediates take, in full and in local attention, for some lengths or that of
+    /// --bind T=N, of one recording or --bind B=N
     #[arg(long)]
     pub memory: bool,
 
@@ -127,6 +128,31 @@ pub enum BenchCommand {
     Step(StepArgs),
     /// A program's start, from nothing and from the cache of compiled models
     Startup(StartupArgs),
+    /// Memory over many recordings of random lengths
+    Lengths(LengthsArgs),
+}
+
+/// `conure bench lengths`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  conure bench lengths embedded --device openvino:CPU --runs 300\n\n\
+    Noise of random lengths is recognised, one recording after another. `slope_mb` is by how much resident memory grows in \
+    100 recordings, fitted to the second half of them: the first half warms up.")]
+pub struct LengthsArgs {
+    /// The model, a GGUF file; `embedded` is the one in the program
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+
+    /// Recordings
+    #[arg(long, value_name = "N", default_value = "2000", value_parser = values::count, allow_negative_numbers = true)]
+    pub runs: usize,
+
+    /// The longest recording
+    #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = values::some_seconds, allow_negative_numbers = true)]
+    pub longest: f64,
+
+    /// How it is recognised.
+    #[command(flatten)]
+    pub measure: MeasureArgs,
 }
 
 /// `conure bench startup`.
@@ -208,7 +234,9 @@ pub struct StepArgs {
     conure profile parakeet.gguf speech.wav --trace trace.json\n  \
     conure profile embedded speech.wav --device openvino:CPU --by kernel,device-layer\n\n\
     Operations are nominal, bytes the least that must move. `of peak` is the greater of the parts reached of the machine's \
-    f32 product rate and of its memory bandwidth (`conure bench roofline`); it is more than 100 % where data stays in caches.")]
+    f32 product rate and of its memory bandwidth (`conure bench roofline`); it is more than 100 % where data \
+    stays in caches, and where rows are kept from earlier runs, which count as computed. What a device runs in a piece has no \
+    operations here.")]
 pub struct ProfileArgs {
     /// The model, a GGUF file; `embedded` is the one in the program
     #[arg(value_name = "MODEL")]

@@ -19,6 +19,7 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<(), Failure> {
         Some(BenchCommand::Conv(args)) => return super::bench_conv::run(args, interrupt.flag()),
         Some(BenchCommand::Step(args)) => return step(args),
         Some(BenchCommand::Startup(args)) => return super::startup::run(args),
+        Some(BenchCommand::Lengths(args)) => return super::lengths::run(args, interrupt),
         None => {}
     }
     let (Some(path), Some(audio)) = (&args.model, &args.audio) else {

@@ -145,6 +145,31 @@ impl Runtime {
         }
     }
 
+    /// Asks for a property that not every release has. Whether it was taken; nothing has changed if it was not.
+    ///
+    /// # Errors
+    /// A zero within a text.
+    pub fn prefer(&self, device: &str, key: &str, value: &str) -> Result<bool, OpenVinoError> {
+        let device = c_text("device", device)?;
+        let properties = Properties::new(&[(key.to_owned(), value.to_owned())])?;
+        let _alone = self.importing.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(self.set(&device, &properties).is_ok())
+    }
+
+    /// Sets properties of a device for all that is compiled from now on.
+    fn set(&self, device: &CString, properties: &Properties) -> Result<(), OpenVinoError> {
+        // SAFETY: texts and properties live through the call.
+        let status = unsafe {
+            (self.api.ov_core_set_properties)(
+                self.core.as_ptr(),
+                device.as_ptr(),
+                properties.list.len(),
+                properties.list.as_ptr(),
+            )
+        };
+        check(&self.api, "set_properties", status)
+    }
+
     /// Compiles a model for a device.
     ///
     /// # Errors
@@ -221,16 +246,7 @@ impl Runtime {
         let properties = Properties::new(properties)?;
         let _alone = self.importing.lock().unwrap_or_else(PoisonError::into_inner);
         let core = self.core.as_ptr();
-        // SAFETY: texts and properties live through the call.
-        let status = unsafe {
-            (self.api.ov_core_set_properties)(
-                core,
-                device.as_ptr(),
-                properties.list.len(),
-                properties.list.as_ptr(),
-            )
-        };
-        check(&self.api, "set_properties", status)?;
+        self.set(&device, &properties)?;
         let mut compiled = ptr::null_mut();
         let bytes = file.bytes();
         // SAFETY: the bytes are given with their length; the file they are of is held by the model that is made of them.
