@@ -127,6 +127,13 @@ fn entries(mut reader: impl BufRead, folder: &Path) -> Result<Vec<Input>, String
     Ok(list)
 }
 
+/// Where the answers to a manifest that go to `path` are kept until all are there.
+pub fn journal(path: &Path) -> PathBuf {
+    let mut journal = path.as_os_str().to_owned();
+    journal.push(".part");
+    PathBuf::from(journal)
+}
+
 /// The answers to a manifest on their way to a file. Each is kept in a journal beside it (`FILE.part`) as soon as it is there,
 /// so that a run that was stopped can be taken up again; the file itself is written when all are there, in order.
 pub struct Answers {
@@ -142,9 +149,7 @@ impl Answers {
     /// # Errors
     /// Those of the file system.
     pub fn begin(path: &Path, inputs: &[Input], resume: bool) -> io::Result<Answers> {
-        let mut journal = path.as_os_str().to_owned();
-        journal.push(".part");
-        let journal = PathBuf::from(journal);
+        let journal = journal(path);
         let mut lines = vec![None; inputs.len()];
         // What a run left that was stopped, and what one made that was not.
         let read = |path: &Path| if resume && path.exists() { std::fs::read(path) } else { Ok(Vec::new()) };

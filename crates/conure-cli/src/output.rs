@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Writes results to standard output.
 ///
@@ -47,6 +47,43 @@ pub fn to_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>
     attempt().inspect_err(|_| {
         let _ = std::fs::remove_file(&part);
     })
+}
+
+/// The files that a command reads, so that none of them is written over.
+#[derive(Debug, Default)]
+pub struct Inputs(Vec<(PathBuf, &'static str)>);
+
+impl Inputs {
+    /// Adds a file, with what it is for messages: `the model`. What is not there (or is no file) can take no harm.
+    pub fn with(mut self, what: &'static str, path: impl AsRef<Path>) -> Inputs {
+        if let Ok(path) = path.as_ref().canonicalize() {
+            self.0.push((path, what));
+        }
+        self
+    }
+
+    /// Adds a file if there is one.
+    pub fn and(self, what: &'static str, path: Option<impl AsRef<Path>>) -> Inputs {
+        match path {
+            Some(path) => self.with(what, path),
+            None => self,
+        }
+    }
+
+    /// Refuses an output that is one of them.
+    ///
+    /// # Errors
+    /// Which one it is.
+    pub fn spare(&self, output: &Path, advice: &'static str) -> Result<(), Failure> {
+        let Ok(real) = output.canonicalize() else { return Ok(()) };
+        match self.0.iter().find(|(path, _)| *path == real) {
+            Some((_, what)) => {
+                Err(Failure::usage(format!("{} is {what} and would be overwritten", shown(output)))
+                    .advice(advice))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 /// Whether colours are wanted on standard error.
@@ -112,6 +149,21 @@ mod tests {
         assert!(failed.is_err());
         assert_eq!(std::fs::read(&path).unwrap(), b"one");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_read_is_not_written_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let [model, other, link] = ["m.gguf", "n.gguf", "link"].map(|name| dir.path().join(name));
+        std::fs::write(&model, "").unwrap();
+        std::os::unix::fs::symlink(&model, &link).unwrap();
+        let inputs =
+            Inputs::default().with("the model", &link).and("an input", None::<&Path>).with("gone", &other);
+        for (output, ok) in
+            [(&model, false), (&link, false), (&dir.path().join("./m.gguf"), false), (&other, true)]
+        {
+            assert_eq!(inputs.spare(output, "").is_ok(), ok, "{}", output.display());
+        }
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use crate::failure::Failure;
 use crate::inputs::Input;
-use crate::output::shown;
+use crate::output::{Inputs, shown};
 use conure::format::OutputFormat;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Where transcripts go.
@@ -16,11 +16,16 @@ pub enum Targets {
     Files(Vec<Vec<(OutputFormat, PathBuf)>>),
 }
 
-/// Decides where the transcripts of `inputs` go, and makes the folder.
+/// Decides where the transcripts of `inputs` go, and makes the folder. `read` is all that is read, the inputs among it.
 ///
 /// # Errors
 /// Two inputs that would be written to one file, an input that would be overwritten, a folder that cannot be made.
-pub fn targets(inputs: &[Input], dir: Option<&Path>, formats: &[OutputFormat]) -> Result<Targets, Failure> {
+pub fn targets(
+    inputs: &[Input],
+    dir: Option<&Path>,
+    formats: &[OutputFormat],
+    read: &Inputs,
+) -> Result<Targets, Failure> {
     let Some(dir) = dir else {
         return Ok(Targets::Stdout(formats.first().copied().unwrap_or(OutputFormat::Txt)));
     };
@@ -35,12 +40,8 @@ pub fn targets(inputs: &[Input], dir: Option<&Path>, formats: &[OutputFormat]) -
     };
     let files: Vec<Vec<_>> =
         names.iter().map(|name| formats.iter().map(|f| file(name, *f)).collect()).collect();
-    let sources: BTreeSet<PathBuf> = inputs.iter().filter_map(|i| i.path.canonicalize().ok()).collect();
     for (_, path) in files.iter().flatten() {
-        if path.canonicalize().is_ok_and(|p| sources.contains(&p)) {
-            return Err(Failure::usage(format!("{} is an input and would be overwritten", shown(path)))
-                .advice("give another --output-dir"));
-        }
+        read.spare(path, "give another --output-dir")?;
     }
     Ok(Targets::Files(files))
 }
@@ -110,9 +111,13 @@ mod tests {
         let input = dir.path().join("a.json");
         std::fs::write(&input, "x").unwrap();
         let inputs = inputs(&[(input.to_str().unwrap(), "a.json")]);
-        assert!(targets(&inputs, Some(dir.path()), &[OutputFormat::Json]).is_err());
-        let files = targets(&inputs, Some(dir.path()), &[OutputFormat::Txt]).unwrap();
+        let read = Inputs::default().with("an input", &input);
+        assert!(targets(&inputs, Some(dir.path()), &[OutputFormat::Json], &read).is_err());
+        let files = targets(&inputs, Some(dir.path()), &[OutputFormat::Txt], &read).unwrap();
         assert_eq!(files, Targets::Files(vec![vec![(OutputFormat::Txt, dir.path().join("a.txt"))]]));
-        assert_eq!(targets(&inputs, None, &[OutputFormat::Srt]).unwrap(), Targets::Stdout(OutputFormat::Srt));
+        assert_eq!(
+            targets(&inputs, None, &[OutputFormat::Srt], &read).unwrap(),
+            Targets::Stdout(OutputFormat::Srt)
+        );
     }
 }

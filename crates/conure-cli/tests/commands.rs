@@ -290,3 +290,62 @@ fn the_guide_names_every_option_and_no_other() {
         }
     }
 }
+
+/// Whatever is read, by whichever option, is not written over.
+#[test]
+fn no_output_replaces_what_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let model = root().join("tests/data/oracle/hybrid_tdt80.gguf");
+    for name in ["m.txt", "model.gguf"] {
+        std::fs::copy(&model, at(name)).unwrap();
+    }
+    for name in ["m.wav", "hot.wav", "clip.wav"] {
+        std::fs::copy(speech(), at(name)).unwrap();
+    }
+    std::fs::write(at("hot.txt"), "feeby\n").unwrap();
+    std::fs::write(at("list.jsonl"), "{\"audio_filepath\": \"clip.wav\"}\n").unwrap();
+    let before: Vec<(String, Vec<u8>)> = std::fs::read_dir(dir.path())
+        .unwrap()
+        .map(|e| e.unwrap().path().display().to_string())
+        .map(|path| (path.clone(), std::fs::read(path).unwrap()))
+        .collect();
+    let (out, clip, list) = (at(""), at("clip.wav"), at("list.jsonl"));
+    let (as_text, m, hot) = (at("m.txt"), at("m.wav"), at("hot.wav"));
+    for (args, what) in [
+        (vec!["transcribe", "-m", &as_text, &m, "-o", &out], "is the model and would be overwritten"),
+        (
+            vec!["transcribe", &hot, "--beam", "2", "--hot-words", &at("hot.txt"), "-o", &out],
+            "is the list of --hot-words",
+        ),
+        (vec!["transcribe", "--manifest", &list, "--output-manifest", &clip], "is an input"),
+        (vec!["transcribe", "--manifest", &list, "--output-manifest", &list], "is the --manifest"),
+        (vec!["capture", &at("model.gguf"), &clip, "-n", "log_mel", "-o", &at("model.gguf")], "is the model"),
+        (vec!["capture", "embedded", &clip, "-n", "log_mel", "-o", &clip], "is the recording"),
+        (vec!["profile", "embedded", &clip, "--trace", &clip], "is the recording"),
+        (vec!["graph", &as_text, "-o", &as_text], "txt"),
+    ] {
+        let ran = run(conure().args(&args));
+        assert_eq!(ran.code, Some(2), "{args:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(what), "{args:?}: {}", ran.stderr);
+    }
+    for (path, bytes) in before {
+        assert_eq!(std::fs::read(&path).unwrap(), bytes, "{path}");
+    }
+}
+
+/// What an option would do that the output has no place for is said.
+#[test]
+fn options_without_effect_are_named() {
+    let clip = speech().display().to_string();
+    for (option, format, told) in [
+        ("--tokens", "txt", true),
+        ("--tokens", "json", false),
+        ("--highlight-words", "json", true),
+        ("--highlight-words", "vtt", false),
+    ] {
+        let ran = run(conure().args(["transcribe", &clip, option, "--output-format", format]));
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        assert_eq!(ran.stderr.contains("changes nothing here"), told, "{option} {format}: {}", ran.stderr);
+    }
+}

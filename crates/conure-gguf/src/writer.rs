@@ -309,7 +309,8 @@ impl<'a> GgufWriter<'a> {
     /// # Errors
     /// As [`GgufWriter::write`], and what the file system refuses.
     pub fn write_to(self, path: impl AsRef<Path>) -> Result<u64, WriteError> {
-        let path = path.as_ref();
+        // A link is written through, as by every other program.
+        let path = &std::fs::canonicalize(&path).unwrap_or_else(|_| path.as_ref().to_path_buf());
         if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
             return Err(WriteError::NotAFile { path: path.to_owned() });
         }

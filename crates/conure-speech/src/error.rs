@@ -109,9 +109,8 @@ pub enum SpeechError {
     },
     /// The encoder's intermediates for a clip do not fit in memory.
     #[error(
-        "the encoder needs {} MiB for {seconds:.0} s of audio and they cannot be had; {}transcribe it in parts, or with \
-         local attention (over 128 frames, say), whose need grows with the length and not with its square",
-        bytes / (1 << 20), fits.map_or(String::new(), |s| format!("{s:.0} s at a time would fit: "))
+        "the encoder needs {} MiB for {seconds:.0} s of audio and they cannot be had; {}",
+        bytes / (1 << 20), fits.map_or("transcribe it in shorter parts".to_owned(), |s| format!("parts of {s:.0} s would fit"))
     )]
     EncoderMemory {
         /// Bytes wanted.

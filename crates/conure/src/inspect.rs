@@ -90,16 +90,21 @@ impl SpeechModel {
         Ok(placed.placement().clone())
     }
 
-    /// Bytes of the arena that recognising `frames` mel frames takes in the encoder, where most of a run's memory is.
-    /// Nothing is allocated for it.
+    /// Bytes of the arena that recognising `clips` recordings of `frames` mel frames together takes in the encoder on the CPU,
+    /// where most of a run's memory is. Nothing is allocated for it.
     ///
     /// # Errors
     /// A window of no frames; lengths that no memory holds.
-    pub fn arena_bytes(&self, frames: usize, local_attention: Option<usize>) -> Result<usize, Error> {
+    pub fn arena_bytes(
+        &self,
+        frames: usize,
+        clips: usize,
+        local_attention: Option<usize>,
+    ) -> Result<usize, Error> {
         let program = self.program(Part::Encoder, local_attention)?;
         let recogniser = self.recogniser();
         let capture = recogniser.head(Decoder::Auto)?.capture();
-        let bytes = program.arena_bytes(&bindings(frames, 1), &[capture], recogniser.cpu());
+        let bytes = program.arena_bytes(&bindings(frames, clips), &[capture], recogniser.cpu());
         Ok(bytes.map_err(SpeechError::from)?)
     }
 }

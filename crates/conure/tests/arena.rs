@@ -12,7 +12,7 @@ fn local_attention_takes_the_same_memory_for_every_second() {
     let model = SpeechModel::embedded(&Default::default()).unwrap();
     let per_frame = |minutes: usize, window: usize| {
         let frames = minutes * MINUTE;
-        model.arena_bytes(frames, Some(window)).unwrap() as f64 / frames as f64
+        model.arena_bytes(frames, 1, Some(window)).unwrap() as f64 / frames as f64
     };
     for window in [64, 128, 256] {
         let base = per_frame(10, window);
@@ -21,7 +21,7 @@ fn local_attention_takes_the_same_memory_for_every_second() {
             assert!((ratio - 1.0).abs() < 0.05, "window {window}, {minutes} min: {ratio}");
         }
     }
-    assert!(model.arena_bytes(MINUTE, Some(0)).is_err());
+    assert!(model.arena_bytes(MINUTE, 1, Some(0)).is_err());
 }
 
 /// What is told beforehand is what a run then holds.
@@ -30,7 +30,7 @@ fn the_arena_that_is_told_is_the_one_that_is_used() {
     let model = SpeechModel::embedded(&Default::default()).unwrap();
     let samples = vec![0.1f32; 16_000 * 20];
     model.transcribe(conure::Samples::mono(&samples, 16_000), &Default::default()).unwrap();
-    let told = model.arena_bytes(20 * 100 + 1, None).unwrap();
+    let told = model.arena_bytes(20 * 100 + 1, 1, None).unwrap();
     let held = model.recogniser().arena_bytes();
     // The predictor's and the joint's arenas are there too; each is some kilobytes.
     assert!((told..told + 100_000).contains(&held), "told {told}, held {held}");

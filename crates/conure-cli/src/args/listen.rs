@@ -48,7 +48,7 @@ pub struct ListenArgs {
     pub microphone: Option<String>,
 
     /// Stop after so much: seconds or hours:minutes:seconds
-    #[arg(long, value_name = "TIME", value_parser = values::some_seconds)]
+    #[arg(long, value_name = "TIME", value_parser = values::some_seconds, allow_negative_numbers = true)]
     pub duration: Option<f64>,
 
     /// How words are given [default: a line that grows on a terminal, else json]

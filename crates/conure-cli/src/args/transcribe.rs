@@ -244,7 +244,7 @@ pub struct OutputArgs {
     pub max_words: Option<usize>,
 
     /// Most seconds of a segment, line or subtitle; longer ones are cut where speech pauses, or at a comma
-    #[arg(long, value_name = "S", env = "CONURE_MAX_DURATION", value_parser = values::some_seconds)]
+    #[arg(long, value_name = "S", env = "CONURE_MAX_DURATION", value_parser = values::some_seconds, allow_negative_numbers = true)]
     pub max_duration: Option<f64>,
 
     /// In srt and vtt, most characters of a line; longer texts get several lines
@@ -283,7 +283,7 @@ pub struct RecognitionArgs {
 
     /// Silence in seconds between two words that ends a segment; without it only `.`, `?` and `!` do, and with --segments pause
     /// half a second
-    #[arg(long, value_name = "S", env = "CONURE_SILENCE_GAP", value_parser = values::some_seconds)]
+    #[arg(long, value_name = "S", env = "CONURE_SILENCE_GAP", value_parser = values::some_seconds, allow_negative_numbers = true)]
     pub silence_gap: Option<f64>,
 
     /// Words end where their last token was spoken, not at the end of the pause that NeMo's rule gives them
@@ -296,7 +296,7 @@ pub struct RecognitionArgs {
 
     /// Longest piece in seconds that is recognised at once: longer recordings are heard in windows that overlap; 0: everything
     /// at once, as NeMo does, which takes memory and time for it [default: up to 400 s at once, else windows of 60 s]
-    #[arg(long, value_name = "S", env = "CONURE_WINDOW", value_parser = values::window)]
+    #[arg(long, value_name = "S", env = "CONURE_WINDOW", value_parser = values::window, allow_negative_numbers = true)]
     pub window: Option<f64>,
 
     /// Leave out where nobody speaks, as `energy` (by level) or the GGUF file of Silero VAD says [default: everything is
@@ -322,11 +322,11 @@ pub struct InputArgs {
     pub channel: Option<usize>,
 
     /// Skip so much at the beginning: seconds or hours:minutes:seconds
-    #[arg(long, value_name = "TIME", env = "CONURE_START", value_parser = values::seconds)]
+    #[arg(long, value_name = "TIME", env = "CONURE_START", value_parser = values::seconds, allow_negative_numbers = true)]
     pub start: Option<f64>,
 
     /// Transcribe only so much: seconds or hours:minutes:seconds
-    #[arg(long, value_name = "TIME", env = "CONURE_DURATION", value_parser = values::some_seconds)]
+    #[arg(long, value_name = "TIME", env = "CONURE_DURATION", value_parser = values::some_seconds, allow_negative_numbers = true)]
     pub duration: Option<f64>,
 
     /// A damaged file is an error instead of a warning
@@ -384,6 +384,25 @@ impl TranscribeArgs {
             );
         }
         self.check_count(inputs.len())
+    }
+
+    /// What was asked for that the formats asked for do not hold, in words.
+    pub fn idle(&self) -> Option<String> {
+        let formats = self.formats();
+        let formats = if formats.is_empty() { vec![OutputFormat::Txt] } else { formats };
+        let holds = |list: &[OutputFormat]| formats.iter().any(|f| list.contains(f));
+        let output = &self.output;
+        let options = [
+            (output.tokens, "--tokens", "json", holds(&[OutputFormat::Json])),
+            (
+                output.highlight_words,
+                "--highlight-words",
+                "srt and vtt",
+                holds(&[OutputFormat::Srt, OutputFormat::Vtt]),
+            ),
+        ];
+        let (_, option, where_, _) = options.into_iter().find(|(set, .., used)| *set && !used)?;
+        Some(format!("{option} changes nothing here: it is for --output-format {where_}"))
     }
 
     /// What makes no sense with so many inputs.

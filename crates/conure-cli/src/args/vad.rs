@@ -14,6 +14,16 @@ pub enum VadArg {
     Model(PathBuf),
 }
 
+impl VadArg {
+    /// The file of its model.
+    pub fn model(&self) -> Option<&PathBuf> {
+        match self {
+            VadArg::Energy => None,
+            VadArg::Model(path) => Some(path),
+        }
+    }
+}
+
 impl std::str::FromStr for VadArg {
     type Err = std::convert::Infallible;
 
@@ -49,19 +59,19 @@ pub struct VadArgs {
     pub probabilities: bool,
 
     /// From which probability on speech begins; it ends 0.15 below
-    #[arg(long, value_name = "P", default_value = "0.5", value_parser = values::probability)]
+    #[arg(long, value_name = "P", default_value = "0.5", value_parser = values::probability, allow_negative_numbers = true)]
     pub threshold: f32,
 
     /// Shorter speech, in seconds, does not count
-    #[arg(long, value_name = "S", default_value = "0.25", value_parser = values::seconds)]
+    #[arg(long, value_name = "S", default_value = "0.25", value_parser = values::seconds, allow_negative_numbers = true)]
     pub min_speech: f64,
 
     /// Shorter pauses, in seconds, do not part two spans
-    #[arg(long, value_name = "S", default_value = "0.1", value_parser = values::seconds)]
+    #[arg(long, value_name = "S", default_value = "0.1", value_parser = values::seconds, allow_negative_numbers = true)]
     pub min_silence: f64,
 
     /// Seconds that spans are made longer by at both ends
-    #[arg(long, value_name = "S", default_value = "0.032", value_parser = values::seconds)]
+    #[arg(long, value_name = "S", default_value = "0.032", value_parser = values::seconds, allow_negative_numbers = true)]
     pub pad: f64,
 
     /// What is read.

@@ -4,7 +4,7 @@ use super::model;
 use crate::args::{CaptureArgs, is_stdin};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::output::{note, shown, to_file, to_stdout};
+use crate::output::{Inputs, note, shown, to_file, to_stdout, warning};
 use conure::{AudioOptions, RecogniseOptions, Samples, Tensor};
 use safetensors::tensor::{Dtype, TensorView};
 use std::path::Path;
@@ -22,6 +22,8 @@ pub fn run(args: &CaptureArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     let (Some(audio), Some(output)) = (&args.audio, &args.output) else {
         return Err(Failure::usage("AUDIO and --output are needed, or --list"));
     };
+    let read = Inputs::default().with("the model", &args.model).with("the recording", audio);
+    read.spare(output, "give another name with --output")?;
     let mut names: Vec<&str> = Vec::new();
     for name in &args.node {
         if !names.contains(&name.as_str()) {
@@ -46,6 +48,10 @@ pub fn run(args: &CaptureArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     save(output, &tensors)?;
     for (name, tensor) in &tensors {
         note(&format!("{name}: {:?}", tensor.shape()));
+        let wild = tensor.as_slice::<f32>().map_or(0, |v| v.iter().filter(|x| !x.is_finite()).count());
+        if wild > 0 {
+            warning(&format!("{name}: {wild} values are infinite or no numbers: the model is damaged"));
+        }
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use super::{megabytes, model};
 use crate::args::{GraphArgs, PartArg};
 use crate::failure::Failure;
-use crate::output::{shown, to_file, to_stdout};
+use crate::output::{Inputs, shown, to_file, to_stdout};
 use conure::{Drawing, Error, Lengths, Part, Passes, SpeechModel};
 use std::path::Path;
 
@@ -18,6 +18,9 @@ const WINDOW: usize = 128;
 /// A model that cannot be loaded, a part that it has not, an output that cannot be written.
 pub fn run(args: &GraphArgs) -> Result<(), Failure> {
     let form = args.output.as_deref().map(|path| Ok::<_, Failure>((path, Form::of(path)?))).transpose()?;
+    if let Some((path, _)) = form {
+        Inputs::default().with("the model", &args.model).spare(path, "give another name with --output")?;
+    }
     // Memory and placement are those of a run, which rewrites.
     let rewritten = args.passes || args.placement || args.memory || !args.compute.without_pass.is_empty();
     let passes = if rewritten { args.compute.passes()? } else { Passes::none() };
@@ -27,6 +30,10 @@ pub fn run(args: &GraphArgs) -> Result<(), Failure> {
         PartArg::Predictor => Part::Predictor,
         PartArg::Joint => Part::Joint,
     };
+    if args.memory && (part != Part::Encoder || model.recogniser().device().name() != "cpu") {
+        return Err(Failure::usage("--memory tells what the encoder's intermediates take on the CPU")
+            .advice("leave --part and --device out"));
+    }
     let what = |e: Error| model::failed(format!("cannot look into {}", shown(&args.model)), e);
     let mut text = String::new();
     if args.placement {
@@ -39,7 +46,10 @@ pub fn run(args: &GraphArgs) -> Result<(), Failure> {
             Some(frames) => vec![frames],
             None => MINUTES.iter().map(|m| m * 60 * frames_a_second(&model)).collect(),
         };
-        text.push_str(&memory(&model, &frames, args.local_attention.unwrap_or(WINDOW)).map_err(what)?);
+        text.push_str(
+            &memory(&model, &frames, lengths.batch.unwrap_or(1), args.local_attention.unwrap_or(WINDOW))
+                .map_err(what)?,
+        );
     }
     if let Some((path, form)) = form {
         let drawing = model.drawing(part, args.local_attention, lengths, args.placement).map_err(what)?;
@@ -86,14 +96,14 @@ fn frames_a_second(model: &SpeechModel) -> usize {
     mel.sample_rate as usize / mel.hop_length.max(1)
 }
 
-/// The table of arenas: a row per length.
-fn memory(model: &SpeechModel, frames: &[usize], window: usize) -> Result<String, Error> {
+/// The table of arenas of `clips` recordings together: a row per length.
+fn memory(model: &SpeechModel, frames: &[usize], clips: usize, window: usize) -> Result<String, Error> {
     let local = format!("local attention, {window}");
     let mut text =
         format!("{:>12} {:>18} {:>22} {:>20}\n", "audio", "full attention", local, "a second of it");
     for &n in frames {
         let seconds = n as f64 / frames_a_second(model) as f64;
-        let [full, banded] = [None, Some(window)].map(|window| model.arena_bytes(n, window));
+        let [full, banded] = [None, Some(window)].map(|window| model.arena_bytes(n, clips, window));
         let banded = banded?;
         let row = [
             if seconds >= 60.0 {

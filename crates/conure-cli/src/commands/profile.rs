@@ -5,7 +5,7 @@ use super::model;
 use crate::args::{ByArg, ProfileArgs};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::output::{shown, to_file};
+use crate::output::{Inputs, shown, to_file};
 use conure::{LoadOptions, Profile, Share};
 
 /// Shows where the time of a run goes.
@@ -13,6 +13,10 @@ use conure::{LoadOptions, Profile, Share};
 /// # Errors
 /// A model or a recording that cannot be used; a trace that cannot be written.
 pub fn run(args: &ProfileArgs, interrupt: &Interrupt) -> Result<(), Failure> {
+    if let Some(path) = &args.trace {
+        let read = Inputs::default().with("the model", &args.model).with("the recording", &args.audio);
+        read.spare(path, "give another name with --trace")?;
+    }
     let load = LoadOptions { profiling: true, ..model::options(&args.measure.compute)? };
     let model = model::load_with(Some(&args.model), &load)?;
     let recording = read(&model, &args.audio, interrupt)?;

@@ -5,7 +5,7 @@ use crate::args::{InputArgs, TranscribeArgs, is_stdin};
 use crate::failure::{Exit, Failure};
 use crate::inputs::{self, Input};
 use crate::interrupt::Interrupt;
-use crate::output::{note, shown, to_file, to_stdout, warning};
+use crate::output::{Inputs, note, shown, to_file, to_stdout, warning};
 use crate::progress::{FileProgress, Progress};
 use crate::targets::{Targets, targets};
 use conure::audio::Mix;
@@ -35,8 +35,17 @@ pub fn run(args: &TranscribeArgs, interrupt: &Interrupt) -> Result<Exit, Failure
     let inputs = inputs::collect(args)?;
     args.check_count(inputs.list.len()).map_err(Failure::usage)?;
     let formats = args.formats();
+    let read = read(args, &inputs.list);
+    if let Some(path) = &args.many.output_manifest {
+        for path in [path, &crate::manifest::journal(path)] {
+            read.spare(path, "give another name with --output-manifest")?;
+        }
+    }
+    if let Some(idle) = args.idle().filter(|_| !args.quiet) {
+        note(&idle);
+    }
     let job = Prepared {
-        targets: targets(&inputs.list, args.output.output_dir.as_deref(), &formats)?,
+        targets: targets(&inputs.list, args.output.output_dir.as_deref(), &formats, &read)?,
         audio: audio_options(args),
         options: transcribe_options(args, interrupt)?,
         format: format_options(args),
@@ -49,6 +58,19 @@ pub fn run(args: &TranscribeArgs, interrupt: &Interrupt) -> Result<Exit, Failure
         return one(args, interrupt, job, &inputs.list[0]);
     }
     many::run(args, interrupt, job, inputs)
+}
+
+/// All files that the work reads.
+fn read(args: &TranscribeArgs, inputs: &[Input]) -> Inputs {
+    let model = args.model.as_ref().filter(|_| !model::is_embedded(args.model.as_deref()));
+    let vad = args.recognition.vad.as_ref().and_then(|v| v.model());
+    inputs
+        .iter()
+        .fold(Inputs::default(), |read, input| read.with("an input", &input.path))
+        .and("the model", model)
+        .and("the model for --vad", vad)
+        .and("the list of --hot-words", args.search.hot_words.as_ref())
+        .and("the --manifest", args.many.manifest.as_ref())
 }
 
 /// Transcribes one input.

@@ -4,6 +4,7 @@ use crate::error::ModelError;
 use crate::keys::Keys;
 use conure_gguf::GgufFile;
 use conure_ops::{AttentionMask, UnaryKind};
+use std::collections::BTreeSet;
 
 /// Sizes and kinds of a Parakeet model, from the `parakeet.*` keys of its file.
 #[derive(Clone, Debug, PartialEq)]
@@ -246,6 +247,13 @@ impl Preprocessor {
         let win_length = meta.size(&format!("{p}.win_length"), 1..=65_536)?;
         let key = format!("{p}.win_length");
         meta.check(&key, win_length, "at most n_fft", win_length <= n_fft)?;
+        let even = n_fft.is_multiple_of(2);
+        meta.check(&format!("{p}.n_fft"), n_fft, "an even number of samples", even)?;
+        // Windows that neither leave sound out nor repeat all of it: NeMo's are 25 ms every 10 ms.
+        let hop_length = meta.size(&format!("{p}.hop_length"), 1..=65_536)?;
+        let overlaps = hop_length <= win_length && hop_length >= win_length.div_ceil(16);
+        let key = format!("{p}.hop_length");
+        meta.check(&key, hop_length, "from a sixteenth of win_length to all of it", overlaps)?;
         let sample_rate = meta.meta.opt_u32(&format!("{p}.sample_rate"))?.unwrap_or(16_000);
         let key = format!("{p}.sample_rate");
         meta.check(&key, sample_rate as usize, "1000 to 768000", (1_000..=768_000).contains(&sample_rate))?;
@@ -263,7 +271,7 @@ impl Preprocessor {
             n_mels: meta.size(&format!("{p}.n_mels"), 1..=4_096)?,
             n_fft,
             win_length,
-            hop_length: meta.size(&format!("{p}.hop_length"), 1..=65_536)?,
+            hop_length,
             preemphasis: real("preemph", 0.0)?,
             mag_power: real("mag_power", 2.0)?,
             log_zero_guard: real("log_zero_guard", 0.0)?,
@@ -291,6 +299,14 @@ impl TransducerConfig {
                     .map_err(|_| meta.wrong("parakeet.tdt.durations", &d.to_string(), "frames, 0 or more"))
             })
             .collect::<Result<Vec<_>, _>>()?;
+        let distinct = durations.iter().collect::<BTreeSet<_>>().len() == durations.len();
+        if !distinct {
+            return Err(meta.wrong(
+                "parakeet.tdt.durations",
+                &format!("{durations:?}"),
+                "each duration once",
+            ));
+        }
         let activation = match meta.meta.opt_str("parakeet.joint.activation")?.unwrap_or("relu") {
             "" | "relu" => UnaryKind::Relu,
             "sigmoid" => UnaryKind::Sigmoid,
