@@ -35,6 +35,9 @@ Usage: cargo xtask COMMAND
   peers [OPTIONS] [-- MODEL.gguf...]
             time of the 110M encoder beside onnxruntime and OpenVINO, which are installed into target/; MODELs are the
             same encoder in other element types; OPTIONS are those of scripts/peers.py
+  peers --llm [OPTIONS] [-- MODEL.gguf]
+            reading a prompt and decoding with Gemma 3 270M, or MODEL, beside llama.cpp and OpenVINO, which are installed into
+            target/; OPTIONS are those of scripts/peers_llm.py
   wer [--release] [MODEL.gguf]
             word error rates on the clips of tests/data/audio: a table by set, head and element type, and what each type
             changes against f32

@@ -1,30 +1,69 @@
-//! `cargo xtask peers`: the encoder's time beside onnxruntime and OpenVINO, in one table from one run in which all take turns.
+//! `cargo xtask peers`: the encoder's time beside onnxruntime and OpenVINO, in one table from one run in which all take turns;
+//! with `--llm`, that of a language model beside llama.cpp and OpenVINO's own reader of GGUF.
 
 use crate::process::{self, cargo, succeeds};
 use crate::{random_model, root};
 use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the script needs, as it was measured with.
 const PACKAGES: [&str; 4] = ["numpy==2.4.6", "onnx==1.23.2", "onnxruntime==1.32.0", "openvino==2026.4.1"];
 
-/// Runs `peers [--rounds N] [--budget SECONDS] [--threads N...] [--seconds S...] [-- MODEL.gguf...]`. The models are further
+/// What the script for language models needs. llama.cpp is built for this machine, which takes some minutes.
+const LANGUAGE_PACKAGES: [&str; 3] = ["numpy==2.4.6", "openvino==2026.4.1", "llama-cpp-python==0.3.36"];
+
+/// Runs `peers --llm [--rounds N] [--threads N] [--prompt N] [--tokens N] [-- MODEL.gguf]`. The model is Gemma 3 270M in Q4_K_M
+/// unless another is named.
+fn language(args: &[String]) -> Result<()> {
+    let work = root().join("target/peers");
+    std::fs::create_dir_all(&work).with_context(|| format!("cannot create {}", work.display()))?;
+    let venv = work.join("venv-llm");
+    let python = install(&venv, "import numpy, openvino, llama_cpp", &LANGUAGE_PACKAGES)?;
+    let (options, model) = match args.iter().position(|a| a == "--") {
+        Some(at) => (&args[..at], args.get(at + 1)),
+        None => (args, None),
+    };
+    let model = match model {
+        Some(model) => model.into(),
+        None => {
+            process::run(Command::new("sh").arg(root().join("scripts/get_gemma3.sh")))?;
+            root().join("target/gemma3/gemma-3-270m-q4_k_m.gguf")
+        }
+    };
+    process::run(cargo().args(["build", "--release", "-p", "conure", "--example", "language_speed"]))?;
+    let mut script = Command::new(&python);
+    script.arg(root().join("scripts/peers_llm.py"));
+    script.env("CONURE_OPENVINO_DIR", &venv).env("CONURE_OPENVINO_COMPILED_MODEL_CACHE_DIR", "off");
+    script.arg("--conure").arg(root().join("target/release/examples/language_speed"));
+    script.arg("--work").arg(&work).args(options).arg("--").arg(&model);
+    process::run(&mut script)
+}
+
+/// The Python of an environment in which `imports` work: made, with `packages` from PyPI, where they do not.
+fn install(venv: &Path, imports: &str, packages: &[&str]) -> Result<PathBuf> {
+    let python = venv.join("bin/python");
+    if !succeeds(Command::new(&python).args(["-c", imports])) {
+        let advice = "the peers need Python 3.10 or later with venv, and PyPI";
+        process::run(Command::new("python3").args(["-m", "venv"]).arg(venv)).context(advice)?;
+        let pip = ["-m", "pip", "install", "--quiet"];
+        process::run(Command::new(&python).args(pip).args(packages)).context(advice)?;
+    }
+    Ok(python)
+}
+
+/// Runs `peers --llm ...`, see [`language`], or `peers [--rounds N] [--budget SECONDS] [--threads N...] [--seconds S...] [-- MODEL.gguf...]`. The models are further
 /// ones for Conure, the same encoder in other element types.
 ///
 /// # Errors
 /// Python or its packages that cannot be had; a build or a measurement that fails.
 pub fn run(args: &[String]) -> Result<()> {
+    if let Some(("--llm", rest)) = args.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        return language(rest);
+    }
     let work = root().join("target/peers");
     std::fs::create_dir_all(&work).with_context(|| format!("cannot create {}", work.display()))?;
-    let python = work.join("venv/bin/python");
-    let imports = "import numpy, onnx, onnxruntime, openvino";
-    if !succeeds(Command::new(&python).args(["-c", imports])) {
-        let advice = "the peers need Python 3.10 or later with venv, and PyPI";
-        let venv = work.join("venv");
-        process::run(Command::new("python3").args(["-m", "venv"]).arg(venv)).context(advice)?;
-        let pip = ["-m", "pip", "install", "--quiet"];
-        process::run(Command::new(&python).args(pip).args(PACKAGES)).context(advice)?;
-    }
+    let python = install(&work.join("venv"), "import numpy, onnx, onnxruntime, openvino", &PACKAGES)?;
     let model = work.join("random-110m.f32.gguf");
     if !model.exists() {
         random_model::run(&["110m".into(), model.display().to_string()])?;

@@ -45,7 +45,7 @@ impl Roofline {
             f32: rate(DType::F32)?,
             f16: rate(DType::F16)?,
             q8_0: rate(DType::Q8_0)?,
-            bandwidth: bandwidth(cpu)?,
+            bandwidth: bandwidth(cpu, BYTES)?,
         })
     }
 }
@@ -95,13 +95,16 @@ pub fn product_seconds(
     fastest(|| linear(cpu, black_box(&x), m, &weights, &epilogue, &mut out))
 }
 
-/// Bytes a second that the threads read together.
-fn bandwidth(cpu: &Cpu) -> Result<f64> {
-    let data = vec![1u64; BYTES / 8];
+/// Bytes a second that the threads read together of a buffer of `bytes`, at their best.
+///
+/// # Errors
+/// [`KernelError::TaskPanicked`], if anything.
+pub fn bandwidth(cpu: &Cpu, bytes: usize) -> Result<f64> {
+    let data = vec![1u64; (bytes / 8).max(1)];
     let words = CHUNK / 8;
     let seconds = fastest(|| {
-        cpu.threads().run(data.len() / words, |task, _| {
-            let chunk = data.get(task * words..(task + 1) * words).unwrap_or(&[]);
+        cpu.threads().run(data.len().div_ceil(words), |task, _| {
+            let chunk = &data[task * words..((task + 1) * words).min(data.len())];
             // Sums side by side, so that additions do not wait for each other.
             let mut sums = [0u64; 16];
             for part in chunk.chunks_exact(16) {

@@ -171,6 +171,18 @@ impl Blocks {
         }
     }
 
+    /// Panel `p`, and the bytes of its units.
+    pub(super) fn panel(&self, p: usize) -> (&[u8], usize) {
+        let bytes = self.unit_bytes();
+        (&self.data.as_slice::<u8>()[p * self.units * bytes..][..self.units * bytes], bytes)
+    }
+
+    /// What nibbles become when they are unpacked, in formats with a table.
+    #[inline(always)]
+    pub(super) fn table(&self) -> Option<&[u8; 16]> {
+        self.table.as_ref()
+    }
+
     /// Unit `u` of panel `p`.
     fn unit(&self, p: usize, u: usize) -> &[u8] {
         let bytes = self.unit_bytes();
@@ -180,8 +192,7 @@ impl Blocks {
     /// The quanta of units `from..` of panel `p`, for formats whose products read them as they are, and the bytes
     /// from one group to the next.
     pub(super) fn in_place(&self, p: usize, from: usize) -> Option<(&[u8], usize)> {
-        let bytes = self.unit_bytes();
-        let panel = &self.data.as_slice::<u8>()[p * self.units * bytes..][..self.units * bytes];
+        let (panel, bytes) = self.panel(p);
         (self.layout.bits == 8).then(|| (&panel[from * bytes..], bytes))
     }
 
@@ -204,9 +215,14 @@ impl Blocks {
     /// Writes the scales of unit `u` of panel `p`, `[group][column]`, and the minima, what is added to a value.
     #[inline(always)]
     pub(super) fn scales<S: Simd>(&self, s: S, p: usize, u: usize, scales: &mut [f32], mins: &mut [f32]) {
+        self.scales_of(s, &self.unit(p, u)[self.quanta_bytes()..], scales, mins);
+    }
+
+    /// As [`Blocks::scales`], of what is `stored` in a unit after its quanta.
+    #[inline(always)]
+    pub(super) fn scales_of<S: Simd>(&self, s: S, stored: &[u8], scales: &mut [f32], mins: &mut [f32]) {
         let groups = self.layout.groups();
         let np = S::PANEL;
-        let stored = &self.unit(p, u)[self.quanta_bytes()..];
         let scales = &mut scales[..groups * np];
         if self.layout.exponents {
             scales.iter_mut().zip(stored).for_each(|(scale, &e)| *scale = mxfp4::scale(e));

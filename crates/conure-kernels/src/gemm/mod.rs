@@ -11,6 +11,7 @@ mod experts;
 mod packed;
 mod patches;
 mod quantised;
+mod row;
 mod worker;
 
 pub use epilogue::{Activation, Epilogue, Residual};

@@ -7,6 +7,7 @@
 //! multiply-adds round differently.
 
 use super::blocks::{Blocks, MAX_UNIT};
+use super::row::{self, Row};
 use super::{Activation, Product};
 use crate::buffer::{Carve, SharedMut, with_operand, with_scratch};
 use crate::isa::{DotKernel, Isa, dispatch_dot};
@@ -19,6 +20,9 @@ const ROWS_AT_ONCE: usize = 64 * MAX_DOT_ROWS;
 
 /// Multiply-adds of bytes that are worth a task of their own: about 10 us.
 const TASK_WORK: usize = 3 << 20;
+
+/// Rows that take as long as it takes to fetch and unpack the weights: 0.4 MB of them, a task, take one core 30 us.
+const FREE_ROWS: usize = 24;
 
 /// Rounding so few activations is not worth waking threads.
 const ROUND_ALONE: usize = 1 << 14;
@@ -113,7 +117,7 @@ impl Grid {
     fn new(product: &Product<'_>, threads: usize, m: usize, block_rows: usize) -> Grid {
         let panels = product.columns.panels();
         let unit = if product.columns.halves { 2 } else { 1 };
-        let work = m.saturating_mul(product.columns.n).saturating_mul(product.k);
+        let work = m.max(FREE_ROWS).saturating_mul(product.columns.n).saturating_mul(product.k);
         let wanted = if threads == 1 { 1 } else { (work / TASK_WORK).clamp(1, threads * 4) };
         let chunk = panels.div_ceil(wanted).next_multiple_of(unit);
         let panel_chunks = panels.div_ceil(chunk);
@@ -339,6 +343,20 @@ impl Multiply<'_, '_> {
             scales: carve.take(at_once * blocks.layout.groups() * np),
             mins: carve.take(at_once * blocks.layout.groups() * np),
         });
+        if task.m1 - task.m0 == 1 {
+            let (bytes, rest) = self.activations.split_at(self.shape.bytes_len());
+            let (x_scales, x_sums) = rest.split_at(self.shape.scales_len());
+            let x = Row { bytes, scales: x_scales, sums: x_sums };
+            for p in (task.p0..task.p1).step_by(pair) {
+                sums[..pair * np].fill(0.0);
+                for i in 0..pair {
+                    row::panel::<D, G>(d, blocks, p + i, x, &mut sums[i * np..]);
+                }
+                // SAFETY: as below.
+                unsafe { task.product.finish(s, task.out, task.m0, 1, p, pair, sums, pair * np) };
+            }
+            return;
+        }
         for p in (task.p0..task.p1).step_by(pair) {
             // All of K at once, or a part of it for a single block of rows.
             for u0 in (0..all).step_by(at_once.max(1)) {

@@ -159,14 +159,18 @@ pub fn encode(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), QuantE
             }
             None
         }
-        DType::F16 => encode_halves(values, out, |v| {
-            let half = f16::from_f32(v);
-            (half.to_le_bytes(), half.is_finite())
-        }),
-        DType::BF16 => encode_halves(values, out, |v| {
-            let half = bf16::from_f32(v);
-            (half.to_le_bytes(), half.is_finite())
-        }),
+        DType::F16 => encode_halves(
+            values,
+            out,
+            |v, halves: &mut [f16]| halves.convert_from_f32_slice(v),
+            |h| (h.to_le_bytes(), h.is_finite()),
+        ),
+        DType::BF16 => encode_halves(
+            values,
+            out,
+            |v, halves: &mut [bf16]| halves.convert_from_f32_slice(v),
+            |h| (h.to_le_bytes(), h.is_finite()),
+        ),
         DType::Q4_0 => encode_blocks(values, out, BlockQ4_0::encode, |b| is_finite(b.d)),
         DType::Q4_1 => encode_blocks(values, out, BlockQ4_1::encode, |b| is_finite(b.d) && is_finite(b.m)),
         DType::Q5_0 => encode_blocks(values, out, BlockQ5_0::encode, |b| is_finite(b.d)),
@@ -234,14 +238,26 @@ fn decode_halves<H: Copy + Default>(
     }
 }
 
-/// Returns the position of the first finite value that became an infinity.
-fn encode_halves(values: &[f32], out: &mut [u8], half: impl Fn(f32) -> ([u8; 2], bool)) -> Option<usize> {
-    let mut overflow = None;
-    for (i, (&v, out)) in values.iter().zip(out.as_chunks_mut().0).enumerate() {
-        let (bytes, finite) = half(v);
-        *out = bytes;
-        if !finite && v.is_finite() && overflow.is_none() {
-            overflow = Some(i);
+/// Returns the position of the first finite value that became an infinity. Converts pieces at a time, with the machine's
+/// instructions where it has them: a prompt's keys and values are converted as they are kept.
+fn encode_halves<H: Copy + Default>(
+    values: &[f32],
+    out: &mut [u8],
+    convert: impl Fn(&[f32], &mut [H]),
+    bytes: impl Fn(H) -> ([u8; 2], bool),
+) -> Option<usize> {
+    let (mut piece, mut overflow) = ([H::default(); PIECE], None);
+    for (n, (values, out)) in values.chunks(PIECE).zip(out.as_chunks_mut().0.chunks_mut(PIECE)).enumerate() {
+        convert(values, &mut piece[..values.len()]);
+        let mut finite = true;
+        for (&h, out) in piece.iter().zip(out) {
+            let (bytes, is_finite) = bytes(h);
+            *out = bytes;
+            finite &= is_finite;
+        }
+        if !finite && overflow.is_none() {
+            let lost = |(&v, &h): (&f32, &H)| v.is_finite() && !bytes(h).1;
+            overflow = values.iter().zip(&piece).position(lost).map(|i| n * PIECE + i);
         }
     }
     overflow

@@ -1,0 +1,146 @@
+//! One row, as decoding has it: time goes into fetching weights, so each byte of a panel is read once, in its order in memory, and
+//! multiplied in the register in which it is unpacked.
+
+use super::blocks::{Blocks, MAX_GROUPS};
+use crate::simd::{Bytes, Dot, Group, MAX_PANEL, Simd};
+
+/// K that the quanta are interleaved over.
+const PART: usize = 32;
+
+/// A row of activations in a block of `ROWS`, of which it is the first; as [`crate::simd::DotTile`] describes them.
+#[derive(Clone, Copy)]
+pub(super) struct Row<'a> {
+    pub(super) bytes: &'a [f32],
+    pub(super) scales: &'a [f32],
+    pub(super) sums: &'a [f32],
+}
+
+/// Adds the products of `x` with all of panel `p` to `sums` `[PANEL]`: bit for bit what the tile of more rows gives.
+#[inline(always)]
+pub(super) fn panel<D: Dot, G: Group>(d: D, blocks: &Blocks, p: usize, x: Row<'_>, sums: &mut [f32]) {
+    match blocks.layout.bits {
+        4 => panel_of::<D, G, 4>(d, blocks, p, x, sums),
+        5 => panel_of::<D, G, 5>(d, blocks, p, x, sums),
+        6 => panel_of::<D, G, 6>(d, blocks, p, x, sums),
+        _ => panel_of::<D, G, 8>(d, blocks, p, x, sums),
+    }
+}
+
+#[inline(always)]
+fn panel_of<D: Dot, G: Group, const BITS: usize>(
+    d: D,
+    blocks: &Blocks,
+    p: usize,
+    x: Row<'_>,
+    sums: &mut [f32],
+) {
+    let (s, np, lanes) = (d.simd(), D::S::PANEL, D::S::LANES);
+    let (block, part_bytes) = (blocks.layout.block, BITS * 4 * np);
+    let (mut scales, mut mins) = ([0f32; MAX_GROUPS * MAX_PANEL], [0f32; MAX_GROUPS * MAX_PANEL]);
+    let (bytes, unit_bytes) = blocks.panel(p);
+    let (parts, groups) = (block / PART, block / G::LEN);
+    assert!(sums.len() >= np && groups <= MAX_GROUPS);
+    for (u, unit) in bytes.chunks_exact(unit_bytes).enumerate() {
+        let (quanta, stored) = unit.split_at(parts * part_bytes);
+        blocks.scales_of(s, stored, &mut scales, &mut mins);
+        let x_bytes = &x.bytes[u * block / 4 * D::ROWS..][..block / 4 * D::ROWS];
+        let x_scales = &x.scales[u * groups * D::ROWS..][..groups * D::ROWS];
+        let x_sums = &x.sums[u * groups * D::ROWS..][..groups * D::ROWS];
+        for v in (0..np).step_by(lanes) {
+            // SAFETY: v + LANES <= PANEL, and `sums` has PANEL floats.
+            let mut sum = unsafe { s.load(sums.as_ptr().add(v)) };
+            for part in 0..parts {
+                // SAFETY: `part_bytes` bytes for each of the parts; of the activations, PART bytes for each row and part.
+                let halves = unsafe {
+                    let w = quanta.as_ptr().add(part * part_bytes + 4 * v);
+                    let x = x_bytes.as_ptr().cast::<i8>().add(part * PART * D::ROWS);
+                    multiply::<D, G, BITS>(d, blocks, w, x)
+                };
+                let g = part * PART / G::LEN;
+                if G::LEN == PART {
+                    let all = s.add_i32(halves[0], halves[1]);
+                    sum = add_group::<D, G>(d, sum, all, (g, v), [&scales, &mins], [x_scales, x_sums]);
+                } else {
+                    for (i, half) in halves.into_iter().enumerate() {
+                        sum =
+                            add_group::<D, G>(d, sum, half, (g + i, v), [&scales, &mins], [x_scales, x_sums]);
+                    }
+                }
+            }
+            // SAFETY: as for the load.
+            unsafe { s.store(sums.as_mut_ptr().add(v), sum) };
+        }
+    }
+}
+
+/// The products of a part's first and second half with one vector of columns.
+///
+/// # Safety
+/// At `w` there is the first column of a part of a panel, at `x` the first row of a part of a block of activations.
+#[inline(always)]
+unsafe fn multiply<D: Dot, G: Group, const BITS: usize>(
+    d: D,
+    blocks: &Blocks,
+    w: *const u8,
+    x: *const i8,
+) -> [crate::simd::Vector<D>; 2] {
+    let (s, np) = (d.simd(), D::S::PANEL);
+    let mut halves = [s.splat_i32(0); 2];
+    for c in 0..4 {
+        // SAFETY: the contract: 4 or 8 rows of 4 PANEL bytes, and BITS - 4 more of them; 8 chunks of ROWS times 4 bytes.
+        unsafe {
+            let stored = s.load_bytes(w.add(c * 4 * np));
+            let quanta = if BITS == 8 {
+                [stored, s.load_bytes(w.add((c + 4) * 4 * np))]
+            } else {
+                let mut q = [s.and(stored, 15), s.and(s.shr(stored, 4), 15)];
+                if BITS == 5 {
+                    let high = s.load_bytes(w.add(16 * np));
+                    let low = s.shl(high, 4 - c as u32);
+                    q = [s.or(q[0], s.and(low, 0x10)), s.or(q[1], s.and(s.shr(high, c as u32), 0x10))];
+                }
+                if BITS == 6 {
+                    for (i, q) in q.iter_mut().enumerate() {
+                        let high = s.load_bytes(w.add((16 + i * 4) * np));
+                        let bit = 2 * c as u32;
+                        let high = if bit < 4 { s.shl(high, 4 - bit) } else { s.shr(high, bit - 4) };
+                        *q = s.or(*q, s.and(high, 0x30));
+                    }
+                }
+                match blocks.table() {
+                    Some(table) if BITS == 4 => q.map(|q| s.look_up(table, q)),
+                    _ => q,
+                }
+            };
+            for (i, q) in quanta.into_iter().enumerate() {
+                let x = s.repeat4(x.add((c + 4 * i) * 4 * D::ROWS));
+                halves[i] =
+                    if G::WIDE { d.dot::<true>(halves[i], q, x) } else { d.dot::<false>(halves[i], q, x) };
+            }
+        }
+    }
+    halves
+}
+
+/// Adds group `g` of the columns from `v` on to their sums, in the order and with the roundings of the tile.
+#[inline(always)]
+fn add_group<D: Dot, G: Group>(
+    d: D,
+    sum: <D::S as Simd>::V,
+    products: crate::simd::Vector<D>,
+    (g, v): (usize, usize),
+    [scales, mins]: [&[f32; MAX_GROUPS * MAX_PANEL]; 2],
+    [x_scales, x_sums]: [&[f32]; 2],
+) -> <D::S as Simd>::V {
+    let (s, at) = (d.simd(), g * D::S::PANEL + v);
+    let (x_scale, x_sum) = (x_scales[g * D::ROWS], x_sums[g * D::ROWS]);
+    // What stored quanta are too large by; minima have it in them.
+    let products =
+        if G::MINS { products } else { s.add_i32(products, s.splat_i32(x_sum.to_bits().cast_signed())) };
+    // SAFETY: g < groups <= MAX_GROUPS and v + LANES <= PANEL <= MAX_PANEL.
+    unsafe {
+        let factor = s.mul(s.load(scales.as_ptr().add(at)), s.splat(x_scale));
+        let sum = s.fma(s.to_f32(products), factor, sum);
+        if G::MINS { s.fma(s.load(mins.as_ptr().add(at)), s.splat(x_sum), sum) } else { sum }
+    }
+}
