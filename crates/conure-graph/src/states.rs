@@ -122,6 +122,52 @@ impl Session {
         Ok(())
     }
 
+    /// The first `rows` rows of item 0 of every state `[C0, C, ...]` of `from` become those of `item` in the state of that name:
+    /// how a cache that was filled alone joins others.
+    ///
+    /// # Errors
+    /// [`GraphError::UnknownName`]; [`GraphError::State`] if there are no such rows, or they are of another type or length.
+    pub fn copy_state_rows(
+        &mut self,
+        item: usize,
+        from: &mut Session,
+        rows: usize,
+    ) -> Result<(), GraphError> {
+        let defs = self.program().graph().states().to_vec();
+        let on_cpu = self.device().backend().is_none() && from.device().backend().is_none();
+        for (index, def) in defs.iter().enumerate() {
+            let (source_index, source_def) = from.state_def(&def.name)?;
+            let (dims, source_dims) = (def.dims(), source_def.dims());
+            let same = def.ty.dtype == source_def.ty.dtype && dims.get(2..) == source_dims.get(2..);
+            let most = axis(&dims, 1).min(axis(&source_dims, 1));
+            if !same || item >= axis(&dims, 0) || rows > most {
+                let what =
+                    format!("{rows} rows of {} cannot become item {item} of {}", source_def.ty, def.ty);
+                return Err(GraphError::State { state: def.name.clone(), what });
+            }
+            let row = def.bytes() / (axis(&dims, 0) * axis(&dims, 1)).max(1);
+            let (at, count) = (item * axis(&dims, 1) * row, rows * row);
+            if on_cpu {
+                let (states, _) = self.states_mut();
+                states.reserve(&defs)?;
+                let to = states.bytes_mut(index).get_mut(at..at + count);
+                let (sources, _) = from.states_mut();
+                let read = sources.bytes(source_index).get(..count);
+                if let (Some(to), Some(read)) = (to, read) {
+                    to.copy_from_slice(read);
+                }
+                continue;
+            }
+            let (source, whole) = (from.state(&def.name)?, self.state(&def.name)?);
+            let mut bytes = whole.view().bytes().to_vec();
+            bytes[at..at + count].copy_from_slice(&source.view().bytes()[..count]);
+            let view = TensorView::new(def.ty.dtype, &dims, &bytes)
+                .map_err(|source| GraphError::Tensor { path: def.name.clone(), source })?;
+            self.set_state(&def.name, &view)?;
+        }
+        Ok(())
+    }
+
     fn state_def(&self, name: &str) -> Result<(usize, StateDef), GraphError> {
         let states = self.program().graph().states();
         let found = states.iter().position(|s| s.name == name);

@@ -63,105 +63,57 @@ pub struct Timings {
     pub generate_time: Duration,
 }
 
-/// A continuation in the making: an iterator of pieces.
+/// How one text is continued: what chooses its tokens, and makes text of them.
 #[derive(Debug)]
-pub struct Generation<'s> {
-    session: &'s mut LanguageSession,
-    model: Arc<LanguageModel>,
+pub(crate) struct Chooser {
     options: GenerateOptions,
     sampler: Sampler,
     stops: Stops,
     text: TextStream,
-    /// The token that was chosen last, and is not read yet.
-    last: Option<u32>,
-    finish: Option<Finish>,
-    timings: Timings,
+    /// Tokens chosen so far.
+    generated: usize,
+    pub(crate) finish: Option<Finish>,
 }
 
-impl<'s> Generation<'s> {
-    pub(crate) fn start(
-        session: &'s mut LanguageSession,
-        ids: &[u32],
-        options: &GenerateOptions,
-    ) -> Result<Generation<'s>, LanguageError> {
-        let sampler = Sampler::new(&options.sampling)?;
-        if ids.is_empty() {
-            return Err(LanguageError::EmptyPrompt);
-        }
-        if ids.len() > session.context() {
-            return Err(LanguageError::ContextFull {
-                tokens: ids.len(),
-                context: session.context(),
-                trained: session.model().config().context_length,
-            });
-        }
-        let reused = session.keep_prefix(ids);
-        let begun = Instant::now();
-        session.read(&ids[reused..])?;
-        let timings = Timings {
-            reused,
-            prompt: ids.len() - reused,
-            prompt_time: begun.elapsed(),
-            ..Timings::default()
-        };
-        let model = session.model().clone();
-        let finish = (options.max_tokens == Some(0)).then_some(Finish::Length);
-        Ok(Generation {
-            session,
-            model,
+impl Chooser {
+    pub(crate) fn new(options: &GenerateOptions) -> Result<Chooser, LanguageError> {
+        Ok(Chooser {
+            sampler: Sampler::new(&options.sampling)?,
             options: options.clone(),
-            sampler,
             stops: Stops::new(&options.stop),
             text: TextStream::default(),
-            last: None,
-            finish,
-            timings,
+            generated: 0,
+            finish: (options.max_tokens == Some(0)).then_some(Finish::Length),
         })
     }
 
-    /// Why it ended; `None` while it goes on.
-    pub fn finish(&self) -> Option<Finish> {
-        self.finish
-    }
-
-    /// What was done so far, and how long it took.
-    pub fn timings(&self) -> Timings {
-        self.timings
-    }
-
-    /// Where the random numbers began.
-    pub fn seed(&self) -> u64 {
-        self.sampler.seed()
-    }
-
-    fn step(&mut self) -> Result<Piece, LanguageError> {
-        let begun = Instant::now();
-        if let Some(last) = self.last {
-            self.session.read(&[last])?;
-        }
-        let logits = self.session.logits()?;
-        let id = self.sampler.sample(self.model.cpu(), logits, self.session.tokens());
+    /// The token after `seen`, whose last has these logits; whether there is room for it says `context`.
+    pub(crate) fn choose(
+        &mut self,
+        model: &LanguageModel,
+        logits: &[f32],
+        seen: &[u32],
+        context: usize,
+    ) -> Piece {
+        let id = self.sampler.sample(model.cpu(), logits, seen);
         let logprob = self.options.logprobs.map(|_| log_probability(logits, id));
         let top = self.options.logprobs.map_or(Vec::new(), |count| likeliest(logits, count));
-        if self.last.replace(id).is_some() {
-            self.timings.generate_time += begun.elapsed();
-        }
-        self.timings.generated += 1;
-        let ended = !self.options.ignore_end && self.model.tokenizer().is_end(id);
-        let mut text = if ended { String::new() } else { self.text.push(self.model.tokenizer(), id) };
+        self.generated += 1;
+        let ended = !self.options.ignore_end && model.tokenizer().is_end(id);
+        let mut text = if ended { String::new() } else { self.text.push(model.tokenizer(), id) };
         let (shown, stopped) = self.stops.push(text);
         text = shown;
         if ended || stopped {
             self.finish = Some(Finish::Stop);
-        } else if self.options.max_tokens.is_some_and(|most| self.timings.generated >= most) {
+        } else if self.options.max_tokens.is_some_and(|most| self.generated >= most) {
             self.finish = Some(Finish::Length);
-        } else if self.session.tokens().len() >= self.session.context() {
+        } else if seen.len() >= context {
             self.finish = Some(Finish::ContextFull);
         }
         if self.finish.is_some() && !stopped {
             text.push_str(&self.rest());
         }
-        Ok(Piece { id, text, logprob, top })
+        Piece { id, text, logprob, top }
     }
 
     /// What was held back, at the end.
@@ -174,16 +126,76 @@ impl<'s> Generation<'s> {
     }
 }
 
+/// A continuation in the making: an iterator of pieces.
+#[derive(Debug)]
+pub struct Generation<'s> {
+    session: &'s mut LanguageSession,
+    model: Arc<LanguageModel>,
+    chooser: Chooser,
+    /// The token that was chosen last, and is not read yet.
+    last: Option<u32>,
+    timings: Timings,
+}
+
+impl<'s> Generation<'s> {
+    pub(crate) fn start(
+        session: &'s mut LanguageSession,
+        ids: &[u32],
+        options: &GenerateOptions,
+    ) -> Result<Generation<'s>, LanguageError> {
+        let chooser = Chooser::new(options)?;
+        let begun = Instant::now();
+        let reused = session.read_prompt(ids)?;
+        let timings = Timings {
+            reused,
+            prompt: ids.len() - reused,
+            prompt_time: begun.elapsed(),
+            ..Timings::default()
+        };
+        let model = session.model().clone();
+        Ok(Generation { session, model, chooser, last: None, timings })
+    }
+
+    /// Why it ended; `None` while it goes on.
+    pub fn finish(&self) -> Option<Finish> {
+        self.chooser.finish
+    }
+
+    /// What was done so far, and how long it took.
+    pub fn timings(&self) -> Timings {
+        self.timings
+    }
+
+    /// Where the random numbers began.
+    pub fn seed(&self) -> u64 {
+        self.chooser.sampler.seed()
+    }
+
+    fn step(&mut self) -> Result<Piece, LanguageError> {
+        let begun = Instant::now();
+        if let Some(last) = self.last {
+            self.session.read(&[last])?;
+        }
+        let logits = self.session.logits()?;
+        let piece = self.chooser.choose(&self.model, logits, self.session.tokens(), self.session.context());
+        if self.last.replace(piece.id).is_some() {
+            self.timings.generate_time += begun.elapsed();
+        }
+        self.timings.generated += 1;
+        Ok(piece)
+    }
+}
+
 impl Iterator for Generation<'_> {
     type Item = Result<Piece, LanguageError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.finish.is_some() {
+        if self.chooser.finish.is_some() {
             return None;
         }
         let piece = self.step();
         if piece.is_err() {
-            self.finish = Some(Finish::Stop);
+            self.chooser.finish = Some(Finish::Stop);
         }
         Some(piece)
     }

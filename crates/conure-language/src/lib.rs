@@ -3,6 +3,7 @@
 //! [`LanguageModel::load`] reads a file; a [`LanguageSession`] keeps keys and values of the tokens so far;
 //! [`LanguageSession::generate`] continues a prompt piece by piece.
 
+mod batch;
 mod error;
 mod generate;
 mod model;
@@ -11,6 +12,7 @@ mod sampler;
 mod session;
 mod stops;
 
+pub use batch::{BatchPiece, LanguageBatch};
 pub use error::LanguageError;
 pub use generate::{Finish, GenerateOptions, Generation, Piece, Timings};
 pub use model::{LanguageModel, SessionOptions};

@@ -1,9 +1,10 @@
 //! A model and its tokenizer.
 
+use crate::batch::LanguageBatch;
 use crate::error::LanguageError;
 use crate::session::LanguageSession;
 use conure_gguf::GgufFile;
-use conure_graph::{Device, Session};
+use conure_graph::{Device, Program, Session};
 use conure_kernels::Cpu;
 use conure_models::{CacheSpec, Decoder, DecoderConfig};
 use conure_tensor::{DType, tensor_bytes};
@@ -12,6 +13,9 @@ use std::sync::Arc;
 
 /// The most bytes of cache that a session takes without being asked for a longer context.
 const CACHE_BYTES: usize = 2 << 30;
+
+/// Texts that are continued together at most.
+const MOST_PLACES: usize = 4096;
 
 /// A language model, ready for any number of sessions.
 #[derive(Debug)]
@@ -83,7 +87,8 @@ impl LanguageModel {
         &self.device
     }
 
-    pub(crate) fn cpu(&self) -> &Arc<Cpu> {
+    /// The kernels and threads that it computes with.
+    pub fn cpu(&self) -> &Arc<Cpu> {
         &self.cpu
     }
 
@@ -103,11 +108,44 @@ impl LanguageModel {
         Ok(c.layers * (row(c.head_dim)? + row(c.value_dim)?))
     }
 
+    /// What a session with these options runs: see [`Decoder::program`].
+    ///
+    /// # Errors
+    /// A context or a type of cache that cannot be had.
+    pub fn program(&self, options: &SessionOptions) -> Result<Arc<Program>, LanguageError> {
+        Ok(self.decoder.program(&self.cache(options)?)?)
+    }
+
     /// A session that has read nothing yet.
     ///
     /// # Errors
     /// A context or a type of cache that cannot be had.
     pub fn session(self: &Arc<Self>, options: &SessionOptions) -> Result<LanguageSession, LanguageError> {
+        let cache = self.cache(options)?;
+        let session = Session::on(self.decoder.program(&cache)?, &self.device, self.cpu.clone())?;
+        Ok(LanguageSession::new(self.clone(), session, cache.capacity))
+    }
+
+    /// Room for `places` texts that are continued together, each with a context as `options` say.
+    ///
+    /// # Errors
+    /// As [`LanguageModel::session`], and no places.
+    pub fn batch(
+        self: &Arc<Self>,
+        places: usize,
+        options: &SessionOptions,
+    ) -> Result<LanguageBatch, LanguageError> {
+        if places == 0 || places > MOST_PLACES {
+            let (option, found) = ("the number of texts", places.to_string());
+            return Err(LanguageError::Option { option, found, expected: "1 to 4096" });
+        }
+        let cache = CacheSpec { items: places, ..self.cache(options)? };
+        let session = Session::on(self.decoder.program(&cache)?, &self.device, self.cpu.clone())?;
+        Ok(LanguageBatch::new(self.clone(), self.session(options)?, session, places))
+    }
+
+    /// The cache that a session with these options has.
+    fn cache(&self, options: &SessionOptions) -> Result<CacheSpec, LanguageError> {
         if !matches!(options.cache, DType::F16 | DType::F32 | DType::BF16 | DType::Q8_0) {
             return Err(LanguageError::Option {
                 option: "the cache's type",
@@ -125,8 +163,6 @@ impl LanguageModel {
                 expected: "1 to 2147483647 tokens",
             });
         }
-        let cache = CacheSpec { items: 1, capacity, dtype: options.cache };
-        let session = Session::on(self.decoder.program(&cache)?, &self.device, self.cpu.clone())?;
-        Ok(LanguageSession::new(self.clone(), session, capacity))
+        Ok(CacheSpec { items: 1, capacity, dtype: options.cache })
     }
 }

@@ -97,7 +97,7 @@ impl LanguageSession {
         let Some(last) = ids.chunks(CHUNK).count().checked_sub(1) else {
             return Err(LanguageError::EmptyPrompt);
         };
-        self.check(ids)?;
+        self.check(self.seen.len(), ids)?;
         for chunk in ids.chunks(CHUNK).take(last) {
             self.run(chunk, None)?;
         }
@@ -115,7 +115,7 @@ impl LanguageSession {
     /// # Errors
     /// As [`LanguageSession::read`].
     pub fn read_all(&mut self, ids: &[u32]) -> Result<&[f32], LanguageError> {
-        self.check(ids)?;
+        self.check(self.seen.len(), ids)?;
         self.run(ids, Some(Wanted::All))?;
         self.logits()
     }
@@ -126,12 +126,13 @@ impl LanguageSession {
         view.as_slice::<f32>().map_err(tensor_error)
     }
 
-    fn check(&self, ids: &[u32]) -> Result<(), LanguageError> {
+    /// Whether `ids` can be read after `before` tokens.
+    fn check(&self, before: usize, ids: &[u32]) -> Result<(), LanguageError> {
         let (tokens, trained) = (self.model.config().vocab_size, self.model.config().context_length);
         if let Some(&id) = ids.iter().find(|&&id| id as usize >= tokens) {
             return Err(LanguageError::UnknownToken { id, tokens });
         }
-        let (tokens, context) = (self.seen.len() + ids.len(), self.capacity);
+        let (tokens, context) = (before + ids.len(), self.capacity);
         if tokens > context {
             return Err(LanguageError::ContextFull { tokens, context, trained });
         }
@@ -190,8 +191,26 @@ impl LanguageSession {
         Generation::start(self, ids, options)
     }
 
+    /// Whether `ids` can be read from the beginning.
+    pub(crate) fn check_prompt(&self, ids: &[u32]) -> Result<(), LanguageError> {
+        if ids.is_empty() { Err(LanguageError::EmptyPrompt) } else { self.check(0, ids) }
+    }
+
+    /// Reads `ids` from the beginning, but for what was read before; how much that is.
+    pub(crate) fn read_prompt(&mut self, ids: &[u32]) -> Result<usize, LanguageError> {
+        self.check_prompt(ids)?;
+        let reused = self.keep_prefix(ids);
+        self.read(&ids[reused..])?;
+        Ok(reused)
+    }
+
+    /// Its cache.
+    pub(crate) fn graph_session(&mut self) -> &mut Session {
+        &mut self.session
+    }
+
     /// Keeps what was read and `ids` begins with too, but for the last token, whose logits are needed; how much is kept.
-    pub(crate) fn keep_prefix(&mut self, ids: &[u32]) -> usize {
+    fn keep_prefix(&mut self, ids: &[u32]) -> usize {
         let same = self.seen.iter().zip(ids).take_while(|(a, b)| a == b).count();
         self.rewind(same.min(ids.len().saturating_sub(1)));
         self.seen.len()
@@ -199,10 +218,10 @@ impl LanguageSession {
 }
 
 /// i32 of this shape.
-fn view<'a>(shape: &[usize], data: &'a [i32]) -> Result<TensorView<'a>, LanguageError> {
+pub(crate) fn view<'a>(shape: &[usize], data: &'a [i32]) -> Result<TensorView<'a>, LanguageError> {
     TensorView::of(shape, data).map_err(tensor_error)
 }
 
-fn tensor_error(source: conure_tensor::TensorError) -> LanguageError {
+pub(crate) fn tensor_error(source: conure_tensor::TensorError) -> LanguageError {
     LanguageError::Graph(GraphError::Tensor { path: "session".into(), source })
 }

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::info::{DtypeInfo, tensors_of};
 use crate::model::{LoadOptions, hardware, open};
-use conure_language::{LanguageSession, SessionOptions};
+use conure_language::{LanguageBatch, LanguageSession, SessionOptions};
 use conure_models::Decoder;
 use conure_text::{ChatTemplate, Tokenizer};
 use serde::Serialize;
@@ -159,5 +159,29 @@ impl LanguageModel {
     /// A context or a type of cache that cannot be had.
     pub fn session(&self, options: &SessionOptions) -> Result<LanguageSession, Error> {
         Ok(self.model.session(options)?)
+    }
+
+    /// Room for `places` texts that are continued together: weights are read once for all of them.
+    ///
+    /// # Errors
+    /// As [`LanguageModel::session`], and no places.
+    pub fn batch(&self, places: usize, options: &SessionOptions) -> Result<LanguageBatch, Error> {
+        Ok(self.model.batch(places, options)?)
+    }
+
+    pub(crate) fn cpu(&self) -> &conure_kernels::Cpu {
+        self.model.cpu()
+    }
+
+    pub(crate) fn device(&self) -> &conure_graph::Device {
+        self.model.device()
+    }
+
+    pub(crate) fn device_name(&self) -> String {
+        self.device().name().to_owned()
+    }
+
+    pub(crate) fn program(&self, options: &SessionOptions) -> Result<Arc<conure_graph::Program>, Error> {
+        Ok(self.model.program(options)?)
     }
 }

@@ -11,6 +11,7 @@ mod error;
 mod info;
 mod inspect;
 mod language;
+mod language_measure;
 mod live;
 mod many;
 mod model;
@@ -29,8 +30,8 @@ pub use conure_graph::{Compilations, DeviceInfo, Drawing, Passes, Placement, dev
 pub use conure_kernels::roofline::Roofline;
 pub use conure_kernels::{Precision, ThreadBudget};
 pub use conure_language::{
-    Finish, GenerateOptions, Generation, LanguageError, LanguageSession, Perplexity, Piece, Sampling,
-    SessionOptions, Timings, perplexity,
+    BatchPiece, Finish, GenerateOptions, Generation, LanguageBatch, LanguageError, LanguageSession,
+    Perplexity, Piece, Sampling, SessionOptions, Timings, perplexity,
 };
 pub use conure_speech::result::{Alternative, Segment, TokenInfo, Transcript, Word};
 pub use conure_speech::timing::Segmentation;
@@ -45,9 +46,10 @@ pub use error::Error;
 pub use info::{DtypeInfo, EncoderInfo, ModelInfo, PreprocessorInfo, TokenizerInfo, TransducerInfo};
 pub use inspect::{Lengths, Part};
 pub use language::{LanguageInfo, LanguageModel};
+pub use language_measure::{LanguageBench, LanguageLengths, LanguageLoad, LanguageProfile};
 pub use live::Heard;
 pub use many::{FileClip, FilesEvent};
 pub use model::{LoadOptions, MemoryOptions, SpeechModel, compiled_models};
 pub use process::resident_memory;
-pub use profile::{Profile, Share, TraceArgs, TraceEvent};
+pub use profile::{Profile, Share, Shares, TraceArgs, TraceEvent};
 pub use vad::{DetectOptions, Detected, Span, detect_speech, load_vad};

@@ -72,6 +72,40 @@ pub struct TraceArgs {
     pub bytes: u64,
 }
 
+/// Where the time of some runs went.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Shares {
+    /// By op, the longest first.
+    pub ops: Vec<Share>,
+    /// By layer, in the order in which they run.
+    pub layers: Vec<Share>,
+    /// By node, in the order in which they run.
+    pub nodes: Vec<Share>,
+    /// By kernel of a device that runs the model in pieces, the longest first.
+    pub kernels: Vec<Share>,
+    /// By layer of such a device, with its kernel, in the order in which they run.
+    pub device_layers: Vec<Share>,
+}
+
+/// What `run` does, once with a clock at every step: its result, where the time went, and every step.
+pub(crate) fn watched<T>(
+    peak: &Roofline,
+    run: impl FnOnce(Arc<dyn Observer>) -> Result<T, Error>,
+) -> Result<(T, Shares, Vec<TraceEvent>), Error> {
+    let collected = Mutex::new(Collected::default());
+    let collector = Arc::new(Collector { begun: Instant::now(), collected });
+    let result = run(collector.clone())?;
+    let mut collected = collector.collected.lock().unwrap_or_else(PoisonError::into_inner);
+    let trace = std::mem::take(&mut collected.trace);
+    let totals = &collected.totals;
+    let mut ops = grouped(totals, |t| t.op.to_owned(), peak);
+    ops.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+    let [kernels, device_layers] = kernel_shares(&collected.kernels);
+    let layers = grouped(totals, layer, peak);
+    let nodes = grouped(totals, |t| format!("{}: {}", t.path, t.op), peak);
+    Ok((result, Shares { ops, layers, nodes, kernels, device_layers }, trace))
+}
+
 /// Where the time of a run went.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Profile {
@@ -262,17 +296,10 @@ impl SpeechModel {
         let samples = Samples::mono(&recording.samples, recording.sample_rate).at(self.sample_rate())?;
         let recogniser = self.recogniser();
         recogniser.measure(&samples, options, None)?;
-        let collected = Collected::default();
-        let collector = Arc::new(Collector { begun: Instant::now(), collected: Mutex::new(collected) });
-        let observer: Arc<dyn Observer> = collector.clone();
-        let (_, times) = recogniser.measure(&samples, options, Some(&observer))?;
         let peak = Roofline::measure(recogniser.cpu()).map_err(SpeechError::from)?;
-        let mut collected = collector.collected.lock().unwrap_or_else(PoisonError::into_inner);
-        let trace = std::mem::take(&mut collected.trace);
-        let totals = &collected.totals;
-        let mut ops = grouped(totals, |t| t.op.to_owned(), &peak);
-        ops.sort_by(|a, b| b.ms.total_cmp(&a.ms));
-        let [kernels, device_layers] = kernel_shares(&collected.kernels);
+        let (times, shares, trace) =
+            watched(&peak, |observer| Ok(recogniser.measure(&samples, options, Some(&observer))?.1))?;
+        let Shares { ops, layers, nodes, kernels, device_layers } = shares;
         Ok(Profile {
             model: self.info().file.clone(),
             device: recogniser.device().name().to_owned(),
@@ -282,12 +309,12 @@ impl SpeechModel {
             features_ms: milliseconds(times.features),
             encoder_ms: milliseconds(times.encoder),
             decoder_ms: milliseconds(times.decoder),
-            steps_ms: totals.iter().map(|t| t.nanos as f64 * 1e-6).sum(),
+            steps_ms: nodes.iter().map(|n| n.ms).sum(),
             peak_gflops: peak.f32 * 1e-9,
             peak_gbs: peak.bandwidth * 1e-9,
             ops,
-            layers: grouped(totals, layer, &peak),
-            nodes: grouped(totals, |t| format!("{}: {}", t.path, t.op), &peak),
+            layers,
+            nodes,
             kernels,
             device_layers,
             trace,

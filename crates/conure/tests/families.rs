@@ -276,6 +276,63 @@ fn what_was_read_before_is_not_read_again_and_the_context_has_an_end() {
 }
 
 #[test]
+fn texts_that_are_continued_together_are_those_that_are_continued_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = SessionOptions { context: Some(64), cache: DType::F16 };
+    for (family, device) in
+        [("gemma3", "cpu"), ("llama3", "cpu"), ("gpt-oss", "cpu"), ("qwen2", "partial:linear,sdpa,rope")]
+    {
+        let model = model(family, &dir, device);
+        // Prompts and answers of several lengths, more than there are places, and one that is ended from outside.
+        let requests: Vec<(Vec<u32>, conure::GenerateOptions)> = prompts(family)
+            .into_iter()
+            .cycle()
+            .take(7)
+            .enumerate()
+            .map(|(i, (_, ids, _))| {
+                let sampling = conure::Sampling { seed: Some(i as u64), ..Default::default() };
+                let sampling = if i % 2 == 0 { conure::Sampling::greedy() } else { sampling };
+                let max_tokens = Some([9, 1, 14, 0, 5, 11, 100][i]);
+                let ids = ids[..ids.len() - i / 3].to_vec();
+                (
+                    ids,
+                    conure::GenerateOptions { max_tokens, sampling, ignore_end: true, ..Default::default() },
+                )
+            })
+            .collect();
+        let mut alone = model.session(&options).unwrap();
+        let mut batch = model.batch(3, &options).unwrap();
+        let mut expected = Vec::new();
+        for (ids, o) in &requests {
+            let generation = alone.generate_ids(ids, o).unwrap();
+            expected.push(generation.map(|p| p.unwrap().id).collect::<Vec<u32>>());
+            assert_eq!(batch.add(ids, o).unwrap() as usize, expected.len() - 1);
+        }
+        let mut found = vec![Vec::new(); requests.len()];
+        let mut ends = vec![None; requests.len()];
+        while !batch.is_idle() {
+            for piece in batch.step().unwrap() {
+                let request = piece.request as usize;
+                found[request].push(piece.piece.unwrap().id);
+                ends[request] = ends[request].or(piece.finish);
+                if request == 5 && found[5].len() == 2 {
+                    assert!(batch.cancel(5) && !batch.cancel(5));
+                }
+            }
+        }
+        expected[5].truncate(2);
+        assert_eq!(found, expected, "{family} on {device}");
+        let full = Some(conure::Finish::ContextFull);
+        let length = Some(conure::Finish::Length);
+        assert_eq!(ends, [length, length, length, None, length, None, full], "{family}");
+        let error = batch.add(&vec![1; 65], &requests[0].1).unwrap_err().to_string();
+        assert!(error.contains("65 tokens do not fit in a context of 64"), "{error}");
+    }
+    let error = model("qwen2", &dir, "cpu").batch(0, &options).unwrap_err().to_string();
+    assert!(error.contains("the number of texts is 0"), "{error}");
+}
+
+#[test]
 fn a_token_is_read_without_allocating() {
     let dir = tempfile::tempdir().unwrap();
     for family in ["gemma2", "gemma3", "llama3", "phi3", "mixtral", "gpt-oss"] {
