@@ -108,6 +108,54 @@ fn info_says_what_a_language_model_is() {
 }
 
 #[test]
+fn bench_profile_and_graph_look_into_language_models_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let m = model(dir.path(), "gemma3");
+    let read = ["--prompt-tokens", "24", "--tokens", "5", "--threads", "1"];
+    let b = json(&[&["bench", &m, "--runs", "2", "--json"], &read[..]].concat());
+    assert_eq!(
+        (b["prompt_tokens"].as_u64(), b["tokens"].as_u64(), b["runs"].as_u64()),
+        (Some(24), Some(5), Some(2))
+    );
+    let number = |v: &serde_json::Value| v.as_f64().unwrap();
+    assert!(
+        (number(&b["prompt_per_second"]) * number(&b["prompt_ms"]["median"]) / 24e3 - 1.0).abs() < 1e-6,
+        "{b}"
+    );
+    assert!(
+        (number(&b["gbs"]) / number(&b["peak_gbs"]) / number(&b["bandwidth_fraction"]) - 1.0).abs() < 1e-6
+    );
+    let text = conure_with([&["bench", &m, "--runs", "1"], &read[..]].concat()).stdout;
+    assert!(text.contains("of 24 tokens") && text.contains("GB/s"), "{text}");
+
+    let trace = dir.path().join("trace.json");
+    let p = json(&[&["profile", &m, "--json", "--trace", trace.to_str().unwrap()], &read[..]].concat());
+    let calls = |part: &str, op: &str| {
+        let ops = p[part]["ops"].as_array().unwrap();
+        ops.iter().find(|o| o["name"] == op).unwrap()["calls"].as_u64().unwrap()
+    };
+    // Three blocks: once for the prompt, five times for the tokens after it.
+    assert_eq!((calls("prompt", "sdpa"), calls("decode", "sdpa")), (3, 15));
+    let events: serde_json::Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
+    assert!(events["traceEvents"].as_array().unwrap().len() > 18);
+    let text = conure_with([&["profile", &m, "--by", "op"], &read[..]].concat()).stdout;
+    assert!(text.contains("24 tokens at once") && text.contains("5 tokens one by one"), "{text}");
+
+    let drawn = dir.path().join("graph.json");
+    let args = ["graph", &m, "--bind", "T=7,R=1", "--placement", "--memory", "-o", drawn.to_str().unwrap()];
+    let ran = conure_with(args);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stdout.contains("intermediates"), "{}", ran.stdout);
+    let drawn = std::fs::read_to_string(drawn).unwrap();
+    assert!(drawn.contains("blk.2") && drawn.contains("sdpa"));
+
+    let ran = conure_with(["bench", &m, "speech.wav"]);
+    assert!(ran.code == Some(2) && ran.stderr.contains("MODEL is a language model"), "{}", ran.stderr);
+    let ran = conure_with(["bench", "embedded"]);
+    assert!(ran.code == Some(2) && ran.stderr.contains("AUDIO is needed"), "{}", ran.stderr);
+}
+
+#[test]
 fn chat_answers_line_by_line_and_remembers() {
     let dir = tempfile::tempdir().unwrap();
     let m = model(dir.path(), "gemma3");

@@ -22,8 +22,10 @@ pub enum PartArg {
     conure graph embedded --bind T=1000 -o encoder.json\n  \
     conure graph embedded --passes -o rewritten.svg\n  \
     conure graph embedded --part joint -o joint.dot\n  \
-    conure graph embedded --memory\n\n\
-    Symbols: T mel frames (100 a second), B items of a batch. Boxes show op, path, weights and the shape of the result; \
+    conure graph embedded --memory\n  \
+    conure graph gemma.gguf --bind T=512,R=1 -o gemma.svg\n\n\
+    Symbols: T mel frames (100 a second), B items of a batch; of a language model, T new tokens of each of B sequences, R rows of \
+    logits. Boxes show op, path, weights and the shape of the result; \
     a dashed frame is run tile by tile.")]
 pub struct GraphArgs {
     /// The model, a GGUF file; `embedded` is the one in the program
@@ -54,8 +56,8 @@ pub struct GraphArgs {
     #[arg(long)]
     pub placement: bool,
 
-    /// Print the memory that intermediates take, in full and in local attention, for some lengths or that of
-    /// --bind T=N, of one recording or --bind B=N
+    /// Print the memory that intermediates take for some lengths or that of --bind T=N, of one recording or --bind B=N; of
+    /// speech in full and in local attention
     #[arg(long)]
     pub memory: bool,
 
@@ -84,12 +86,26 @@ pub struct MeasureArgs {
     pub compute: ComputeArgs,
 }
 
+/// What a language model reads while it is measured.
+#[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = "Language models")]
+pub struct LoadArgs {
+    /// Tokens of the prompt
+    #[arg(long, value_name = "N", default_value = "512", value_parser = values::count, allow_negative_numbers = true)]
+    pub prompt_tokens: usize,
+
+    /// Tokens that are read one by one after it
+    #[arg(long, value_name = "N", default_value = "64", value_parser = values::count, allow_negative_numbers = true)]
+    pub tokens: usize,
+}
+
 /// `conure bench`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "Examples:\n  \
     conure bench embedded speech.wav\n  \
     conure bench parakeet.gguf speech.wav --threads 1 --runs 20 --json\n  \
+    conure bench gemma.gguf --prompt-tokens 512 --tokens 64 --precision fast\n  \
     conure bench roofline\n  \
     conure bench step embedded\n  \
     conure bench startup embedded --device openvino:CPU\n\n\
@@ -103,9 +119,13 @@ pub struct BenchArgs {
     #[arg(value_name = "MODEL", required = true)]
     pub model: Option<PathBuf>,
 
-    /// The audio file to recognise
-    #[arg(value_name = "AUDIO", required = true)]
+    /// The audio file to recognise; none for a language model
+    #[arg(value_name = "AUDIO")]
     pub audio: Option<PathBuf>,
+
+    /// What a language model reads.
+    #[command(flatten)]
+    pub load: LoadArgs,
 
     /// Runs that are timed, after the first
     #[arg(long, value_name = "N", default_value = "5", value_parser = values::count, allow_negative_numbers = true)]
@@ -232,6 +252,7 @@ pub struct StepArgs {
     conure profile embedded speech.wav\n  \
     conure profile parakeet.gguf speech.wav --threads 1 --by node\n  \
     conure profile parakeet.gguf speech.wav --trace trace.json\n  \
+    conure profile gemma.gguf --precision fast --by op\n  \
     conure profile embedded speech.wav --device openvino:CPU --by kernel,device-layer\n\n\
     Operations are nominal, bytes the least that must move. `of peak` is the greater of the parts reached of the machine's \
     f32 product rate and of its memory bandwidth (`conure bench roofline`); it is more than 100 % where data \
@@ -242,9 +263,13 @@ pub struct ProfileArgs {
     #[arg(value_name = "MODEL")]
     pub model: PathBuf,
 
-    /// The audio file to recognise
+    /// The audio file to recognise; none for a language model
     #[arg(value_name = "AUDIO")]
-    pub audio: PathBuf,
+    pub audio: Option<PathBuf>,
+
+    /// What a language model reads.
+    #[command(flatten)]
+    pub load: LoadArgs,
 
     /// Rows of the table
     #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',', default_value = "op,layer,kernel")]

@@ -12,8 +12,8 @@ pub mod values;
 
 pub use bench_conv::BenchConvArgs;
 pub use inspect::{
-    BenchArgs, BenchCommand, ByArg, GraphArgs, LengthsArgs, MeasureArgs, PartArg, ProfileArgs, RooflineArgs,
-    StartupArgs, StepArgs,
+    BenchArgs, BenchCommand, ByArg, GraphArgs, LengthsArgs, LoadArgs, MeasureArgs, PartArg, ProfileArgs,
+    RooflineArgs, StartupArgs, StepArgs,
 };
 pub use language::{CacheArg, ChatArgs, GenerateArgs, PerplexityArgs, SamplingArgs, TextArgs, TokenizeArgs};
 pub use listen::{ListenArgs, LiveFormatArg, PaceArg};

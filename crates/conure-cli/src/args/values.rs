@@ -102,11 +102,15 @@ const DAY: usize = 24 * 3600 * 100;
 
 /// A symbol of a graph and its value: `T=1000`.
 pub fn binding(text: &str) -> Result<(char, usize), String> {
-    let expected = || "expected T=N (mel frames) or B=N (items of a batch), such as T=1000".to_owned();
+    let expected = || {
+        "expected T=N (mel frames, or tokens), B=N (items of a batch) or R=N (rows of logits), such as T=1000"
+            .to_owned()
+    };
     let (symbol, value) = text.split_once('=').ok_or_else(expected)?;
     match symbol.trim() {
         "T" => Ok(('T', whole(value, 1, DAY)?)),
         "B" => Ok(('B', whole(value, 1, 65_536)?)),
+        "R" => Ok(('R', whole(value, 1, DAY)?)),
         _ => Err(expected()),
     }
 }
@@ -125,6 +129,7 @@ mod tests {
         for (text, expected) in [
             ("T=1000", Some(('T', 1000))),
             (" B = 2 ", Some(('B', 2))),
+            ("R=3", Some(('R', 3))),
             ("T=0", None),
             ("T", None),
             ("X=1", None),

@@ -1,6 +1,6 @@
 //! `conure bench`.
 
-use super::model;
+use super::{language, language_inspect, model};
 use crate::args::{BenchArgs, BenchCommand, ComputeArgs, MeasureArgs, RooflineArgs, StepArgs};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
@@ -22,9 +22,11 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<(), Failure> {
         Some(BenchCommand::Lengths(args)) => return super::lengths::run(args, interrupt),
         None => {}
     }
-    let (Some(path), Some(audio)) = (&args.model, &args.audio) else {
-        return Err(Failure::usage("MODEL and AUDIO are needed"));
-    };
+    let Some(path) = &args.model else { return Err(Failure::usage("MODEL is needed")) };
+    if language::is_in(path) {
+        return language_inspect::bench(path, args);
+    }
+    let Some(audio) = &args.audio else { return Err(language_inspect::audio_needed()) };
     let begun = Instant::now();
     let model = model::load(Some(path), &args.measure.compute)?;
     let load_ms = begun.elapsed().as_secs_f64() * 1e3;
@@ -75,10 +77,17 @@ pub fn print(text: String) -> Result<(), Failure> {
     to_stdout(|out| out.write_all(text.as_bytes())).map(|_| ())
 }
 
+/// Median and least.
+pub fn times(t: &Times) -> String {
+    format!("{:.2} ms (least {:.2})", t.median, t.min)
+}
+
+/// A figure that the system may not tell.
+pub fn or_unknown(x: Option<f64>, unit: &str) -> String {
+    x.map_or("unknown".to_owned(), |x| format!("{x:.2} {unit}"))
+}
+
 fn text(b: &Bench) -> String {
-    let times = |t: &Times| format!("{:.2} ms (least {:.2})", t.median, t.min);
-    let or_unknown =
-        |x: Option<f64>, unit: &str| x.map_or("unknown".to_owned(), |x| format!("{x:.2} {unit}"));
     let rows = [
         ("model", crate::output::clean(&b.model)),
         ("on", format!("{} ({}, {} threads), decoder {}", b.device, b.isa, b.threads, b.decoder)),

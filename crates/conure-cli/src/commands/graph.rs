@@ -1,6 +1,6 @@
 //! `conure graph`.
 
-use super::{megabytes, model};
+use super::{language, language_inspect, megabytes, model};
 use crate::args::{GraphArgs, PartArg};
 use crate::failure::Failure;
 use crate::output::{Inputs, shown, to_file, to_stdout};
@@ -21,6 +21,9 @@ pub fn run(args: &GraphArgs) -> Result<(), Failure> {
     if let Some((path, _)) = form {
         Inputs::default().with("the model", &args.model).spare(path, "give another name with --output")?;
     }
+    if language::is_in(&args.model) {
+        return language_inspect::graph(args, form);
+    }
     // Memory and placement are those of a run, which rewrites.
     let rewritten = args.passes || args.placement || args.memory || !args.compute.without_pass.is_empty();
     let passes = if rewritten { args.compute.passes()? } else { Passes::none() };
@@ -39,8 +42,7 @@ pub fn run(args: &GraphArgs) -> Result<(), Failure> {
     if args.placement {
         text.push_str(&model.placement(part, args.local_attention).map_err(what)?.to_string());
     }
-    let bound = |symbol: char| args.bind.iter().rev().find(|b| b.0 == symbol).map(|b| b.1);
-    let lengths = Lengths { frames: bound('T'), batch: bound('B') };
+    let lengths = Lengths { frames: bound(args, 'T'), batch: bound(args, 'B') };
     if args.memory {
         let frames: Vec<usize> = match lengths.frames {
             Some(frames) => vec![frames],
@@ -53,18 +55,24 @@ pub fn run(args: &GraphArgs) -> Result<(), Failure> {
     }
     if let Some((path, form)) = form {
         let drawing = model.drawing(part, args.local_attention, lengths, args.placement).map_err(what)?;
-        let drawn = form.of_drawing(&drawing)?;
-        to_file(path, |out| out.write_all(drawn.as_bytes()))
-            .map_err(|e| Failure::new(format!("cannot write {}", shown(path))).because(e))?;
+        form.write(&drawing, path)?;
     }
     to_stdout(|out| out.write_all(text.as_bytes())).map(|_| ())
 }
 
+/// The number that `symbol` is to have.
+pub fn bound(args: &GraphArgs, symbol: char) -> Option<usize> {
+    args.bind.iter().rev().find(|b| b.0 == symbol).map(|b| b.1)
+}
+
 /// How a graph is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+pub enum Form {
+    /// Scalable vectors.
     Svg,
+    /// For Graphviz.
     Dot,
+    /// For programs.
     Json,
 }
 
@@ -78,6 +86,16 @@ impl Form {
             _ => Err(Failure::usage(format!("cannot tell how to draw {}", shown(path)))
                 .advice("give a name that ends in .svg, .dot or .json")),
         }
+    }
+
+    /// Draws to a file.
+    ///
+    /// # Errors
+    /// If that cannot be written.
+    pub fn write(self, drawing: &Drawing, path: &Path) -> Result<(), Failure> {
+        let drawn = self.of_drawing(drawing)?;
+        to_file(path, |out| out.write_all(drawn.as_bytes()))
+            .map_err(|e| Failure::new(format!("cannot write {}", shown(path))).because(e))
     }
 
     fn of_drawing(self, drawing: &Drawing) -> Result<String, Failure> {

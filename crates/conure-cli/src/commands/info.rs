@@ -4,7 +4,7 @@ use super::{language, megabytes, model};
 use crate::args::{ComputeArgs, InfoArgs};
 use crate::failure::Failure;
 use crate::output::{clean, to_stdout};
-use conure::{DtypeInfo, EncoderInfo, LanguageInfo, LanguageModel, ModelInfo, TransducerInfo};
+use conure::{DtypeInfo, EncoderInfo, LanguageInfo, ModelInfo, TransducerInfo};
 
 /// Shows what a model is.
 ///
@@ -14,7 +14,7 @@ pub fn run(args: &InfoArgs) -> Result<(), Failure> {
     let one_thread =
         ComputeArgs { threads: Some(1), device: Some("cpu".to_owned()), ..ComputeArgs::default() };
     let path = args.model.as_deref().filter(|p| !model::is_embedded(Some(p)));
-    if let Some(path) = path.filter(|p| LanguageModel::is_in(p).unwrap_or(false)) {
+    if let Some(path) = path.filter(|p| language::is_in(p)) {
         let model = language::load(path, &one_thread)?;
         let text = if args.json { as_json(model.info())? } else { language_text(model.info()) };
         return to_stdout(|out| out.write_all(text.as_bytes())).map(|_| ());

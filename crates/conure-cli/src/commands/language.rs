@@ -12,6 +12,11 @@ use std::path::Path;
 /// The most bytes of a text.
 const MAX_TEXT: u64 = 1 << 30;
 
+/// Whether a language model is at `path`. What cannot be read is none: who loads it says why.
+pub fn is_in(path: &Path) -> bool {
+    !model::is_embedded(Some(path)) && LanguageModel::is_in(path).unwrap_or(false)
+}
+
 /// The language model at `path`, with its warnings shown.
 ///
 /// # Errors

@@ -12,6 +12,7 @@ pub mod generate;
 pub mod graph;
 pub mod info;
 pub mod language;
+mod language_inspect;
 pub mod lengths;
 pub mod listen;
 mod many;

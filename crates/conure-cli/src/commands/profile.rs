@@ -1,12 +1,13 @@
 //! `conure profile`.
 
 use super::bench::{json, options, print, read};
-use super::model;
+use super::{language, language_inspect, model};
 use crate::args::{ByArg, ProfileArgs};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::output::{Inputs, shown, to_file};
-use conure::{LoadOptions, Profile, Share};
+use conure::{LoadOptions, Profile, Share, TraceEvent};
+use std::path::Path;
 
 /// Shows where the time of a run goes.
 ///
@@ -14,21 +15,32 @@ use conure::{LoadOptions, Profile, Share};
 /// A model or a recording that cannot be used; a trace that cannot be written.
 pub fn run(args: &ProfileArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     if let Some(path) = &args.trace {
-        let read = Inputs::default().with("the model", &args.model).with("the recording", &args.audio);
+        let read = Inputs::default().with("the model", &args.model).and("the recording", args.audio.as_ref());
         read.spare(path, "give another name with --trace")?;
     }
+    if language::is_in(&args.model) {
+        return language_inspect::profile(args);
+    }
+    let Some(audio) = &args.audio else { return Err(language_inspect::audio_needed()) };
     let load = LoadOptions { profiling: true, ..model::options(&args.measure.compute)? };
     let model = model::load_with(Some(&args.model), &load)?;
-    let recording = read(&model, &args.audio, interrupt)?;
+    let recording = read(&model, audio, interrupt)?;
     let profile = model
         .profile(&recording, &options(&args.measure, interrupt))
-        .map_err(|e| model::failed(format!("cannot recognise {}", shown(&args.audio)), e))?;
-    if let Some(path) = &args.trace {
-        let trace = serde_json::json!({ "traceEvents": profile.trace, "displayTimeUnit": "ms" });
-        to_file(path, |out| Ok(serde_json::to_writer(out, &trace)?))
-            .map_err(|e| Failure::new(format!("cannot write {}", shown(path))).because(e))?;
-    }
+        .map_err(|e| model::failed(format!("cannot recognise {}", shown(audio)), e))?;
+    write_trace(args.trace.as_deref(), &profile.trace)?;
     print(if args.measure.json { json(&profile)? } else { text(&profile, &args.by) })
+}
+
+/// Writes the steps to a file, if one is asked for.
+///
+/// # Errors
+/// If that cannot be written.
+pub fn write_trace(path: Option<&Path>, events: &[TraceEvent]) -> Result<(), Failure> {
+    let Some(path) = path else { return Ok(()) };
+    let trace = serde_json::json!({ "traceEvents": events, "displayTimeUnit": "ms" });
+    to_file(path, |out| Ok(serde_json::to_writer(out, &trace)?))
+        .map_err(|e| Failure::new(format!("cannot write {}", shown(path))).because(e))
 }
 
 fn text(p: &Profile, by: &[ByArg]) -> String {
@@ -48,13 +60,21 @@ fn text(p: &Profile, by: &[ByArg]) -> String {
         p.peak_gflops,
         p.peak_gbs,
     );
+    let all = [&p.ops, &p.layers, &p.nodes, &p.kernels, &p.device_layers];
+    text.push_str(&tables(all, by));
+    text
+}
+
+/// The tables that are asked for, of shares by op, layer, node, kernel and layer of the device.
+pub fn tables([ops, layers, nodes, kernels, device_layers]: [&Vec<Share>; 5], by: &[ByArg]) -> String {
+    let mut text = String::new();
     for what in by {
         let (name, shares) = match what {
-            ByArg::Op => ("op", &p.ops),
-            ByArg::Layer => ("layer", &p.layers),
-            ByArg::Node => ("node", &p.nodes),
-            ByArg::Kernel => ("device kernel", &p.kernels),
-            ByArg::DeviceLayer => ("device layer", &p.device_layers),
+            ByArg::Op => ("op", ops),
+            ByArg::Layer => ("layer", layers),
+            ByArg::Node => ("node", nodes),
+            ByArg::Kernel => ("device kernel", kernels),
+            ByArg::DeviceLayer => ("device layer", device_layers),
         };
         // The CPU's kernels are its ops.
         if !shares.is_empty() {
