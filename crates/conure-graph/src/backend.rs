@@ -6,7 +6,7 @@
 
 use crate::device::DeviceInfo;
 use crate::error::GraphError;
-use crate::graph::{Graph, Node};
+use crate::graph::{Graph, Node, StateDef};
 use crate::observe::KernelDone;
 use crate::session::{Program, Session};
 use conure_kernels::Cpu;
@@ -58,11 +58,19 @@ pub trait Compiled: fmt::Debug + Send + Sync {
 
 /// A compiled piece in use by one session.
 pub trait Execution: fmt::Debug + Send {
-    /// Runs the piece and, if all went well, commits its states.
+    /// Runs the piece. Its states stay as they are: what is to enter them is kept until [`Execution::commit`], which comes
+    /// when the whole graph has run, or until the next run. Inputs and outputs of the call are gone by then.
     ///
     /// # Errors
-    /// What failed. The session then drops this execution, and its states with it.
+    /// What failed. Unless it was cancelled, the session then reads the states, drops this execution, and writes them into
+    /// a fresh one. States that cannot be read are lost, and the session says so until they are reset or restored.
     fn run(&mut self, call: &mut PieceCall<'_, '_>) -> Result<(), GraphError>;
+
+    /// Lets what the last run made enter the states.
+    ///
+    /// # Errors
+    /// What failed. All states of the session are lost then.
+    fn commit(&mut self) -> Result<(), GraphError>;
 
     /// Bytes that it holds for intermediates.
     fn arena_bytes(&self) -> usize;
@@ -131,10 +139,14 @@ impl fmt::Debug for Piece {
 #[derive(Debug, Default)]
 pub(crate) struct Executions {
     running: Vec<(Arc<Piece>, Box<dyn Execution>)>,
+    /// States of executions that failed, until the next begins.
+    saved: Vec<(String, Vec<u8>)>,
+    /// States whose contents are gone.
+    lost: Vec<String>,
 }
 
 impl Executions {
-    /// Runs `piece`. An execution that fails is dropped: the next run starts a fresh one.
+    /// Runs `piece`. An execution that fails is dropped: the next run starts a fresh one, with the states of the old.
     pub(crate) fn run(
         &mut self,
         piece: &Arc<Piece>,
@@ -143,10 +155,48 @@ impl Executions {
     ) -> Result<(), GraphError> {
         let at = self.start(piece, cpu)?;
         let result = self.running[at].1.run(call);
-        if result.is_err() {
-            self.running.remove(at);
+        if let Err(error) = &result
+            && !matches!(error, GraphError::Cancelled)
+        {
+            let (piece, mut failed) = self.running.remove(at);
+            for (index, state) in piece.graph.states().iter().enumerate() {
+                let mut bytes = Vec::new();
+                // A large cache may not fit a second time.
+                let saved = bytes.try_reserve_exact(state.bytes()).is_ok() && {
+                    bytes.resize(state.bytes(), 0);
+                    failed.read_state(index, &mut bytes).is_ok()
+                };
+                match saved {
+                    true => self.saved.push((state.name.clone(), bytes)),
+                    false => self.lost.push(state.name.clone()),
+                }
+            }
         }
         result
+    }
+
+    /// Lets what the last run of each of `pieces` made enter its states.
+    pub(crate) fn commit(&mut self, pieces: &[Arc<Piece>]) -> Result<(), GraphError> {
+        for piece in pieces.iter().filter(|p| p.graph.changes_states()) {
+            if let Some((_, execution)) = self.running.iter_mut().find(|(p, _)| Arc::ptr_eq(p, piece)) {
+                execution.commit()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says of these states that their contents are gone.
+    pub(crate) fn lose(&mut self, states: &[StateDef]) {
+        self.clear();
+        self.lost = states.iter().map(|s| s.name.clone()).collect();
+    }
+
+    /// Whether all states are there.
+    pub(crate) fn check(&self) -> Result<(), GraphError> {
+        if self.lost.is_empty() {
+            return Ok(());
+        }
+        Err(GraphError::StatesLost { states: self.lost.clone() })
     }
 
     /// The kernels that the last run of `piece` called.
@@ -163,10 +213,11 @@ impl Executions {
         }
         let mut fresh = piece.compiled.start(cpu)?;
         for (index, state) in piece.graph.states().iter().enumerate() {
-            if let Some(bytes) = self.read(&state.name)? {
+            if let Some(bytes) = self.kept(&state.name)? {
                 fresh.write_state(index, &bytes)?;
             }
         }
+        self.saved.retain(|(name, _)| !piece.graph.states().iter().any(|s| s.name == *name));
         // The older holder of a state must not be asked for it again.
         let holds = |p: &Piece| p.graph.states().iter().any(|s| piece.graph.states().contains(s));
         self.running.retain(|(p, _)| !holds(p));
@@ -176,6 +227,16 @@ impl Executions {
 
     /// The bytes of a state; `None` if no execution keeps one of this name.
     pub(crate) fn read(&mut self, state: &str) -> Result<Option<Vec<u8>>, GraphError> {
+        if self.lost.iter().any(|name| name == state) {
+            self.check()?;
+        }
+        self.kept(state)
+    }
+
+    fn kept(&mut self, state: &str) -> Result<Option<Vec<u8>>, GraphError> {
+        if let Some((_, bytes)) = self.saved.iter().find(|(name, _)| name == state) {
+            return Ok(Some(bytes.clone()));
+        }
         for (piece, execution) in &mut self.running {
             if let Some(index) = piece.graph.states().iter().position(|s| s.name == state) {
                 let mut bytes = vec![0; piece.graph.states()[index].bytes()];
@@ -186,7 +247,8 @@ impl Executions {
         Ok(None)
     }
 
-    /// Sets a state; the piece that keeps it is begun if need be. `false` if `pieces` keep no such state.
+    /// Sets a state; the piece that keeps it is begun if need be. `false` if `pieces` keep no such state: the CPU does. It
+    /// is not lost any more, unless the device cannot take it.
     pub(crate) fn write(
         &mut self,
         pieces: &[Arc<Piece>],
@@ -194,19 +256,25 @@ impl Executions {
         bytes: &[u8],
         cpu: &Arc<Cpu>,
     ) -> Result<bool, GraphError> {
-        for piece in pieces {
-            if let Some(index) = piece.graph.states().iter().position(|s| s.name == state) {
-                let at = self.start(piece, cpu)?;
-                self.running[at].1.write_state(index, bytes)?;
-                return Ok(true);
+        let holder = |piece: &&Arc<Piece>| piece.graph.states().iter().any(|s| s.name == state);
+        let holder = pieces.iter().find(holder);
+        if let Some(piece) = holder {
+            let at = self.start(piece, cpu)?;
+            let index = piece.graph.states().iter().position(|s| s.name == state).unwrap_or(0);
+            if let Err(error) = self.running[at].1.write_state(index, bytes) {
+                self.lost.push(state.to_owned());
+                return Err(error);
             }
         }
-        Ok(false)
+        self.lost.retain(|name| name != state);
+        Ok(holder.is_some())
     }
 
     /// Forgets all states, and with them the executions.
     pub(crate) fn clear(&mut self) {
         self.running.clear();
+        self.saved.clear();
+        self.lost.clear();
     }
 
     pub(crate) fn arena_bytes(&self) -> usize {
@@ -234,7 +302,8 @@ impl Execution for Session {
         let program = self.program().clone();
         let names = program.graph().inputs().map(|(name, _)| name);
         let inputs: Vec<(&str, TensorView<'_>)> = names.zip(call.inputs.iter().cloned()).collect();
-        let outputs = self.run_for(call.bindings, &inputs, call.cancel)?;
+        self.compute(call.bindings, &inputs, &[], call.cancel)?;
+        let outputs = self.outputs()?;
         for ((name, _), out) in program.graph().outputs().zip(call.outputs.iter_mut()) {
             let view = outputs.get(name)?;
             if view.bytes().len() != out.bytes_mut().len() {
@@ -243,6 +312,10 @@ impl Execution for Session {
             out.bytes_mut().copy_from_slice(view.bytes());
         }
         Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), GraphError> {
+        Session::commit(self)
     }
 
     fn arena_bytes(&self) -> usize {

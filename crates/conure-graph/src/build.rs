@@ -6,7 +6,7 @@ use crate::weights::Weights;
 use conure_ops::{Op, ValueType};
 use conure_tensor::{Bindings, DType, Shape, Tensor};
 use smallvec::SmallVec;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// A state of the graph that is being built.
@@ -198,6 +198,12 @@ impl GraphBuilder {
         if outputs.len() != 1 || tile.factor == 0 || tile.tile == 0 {
             return Err(wrong("the body has one output, and factor and tile are at least 1"));
         }
+        if let Some(state) = tile.body.states.first() {
+            return Err(wrong(&format!(
+                "the body has a state, {}, which would change from tile to tile; keep it outside",
+                state.name
+            )));
+        }
         let out = self.push_node(NodeOp::TileTime(Arc::new(tile)), &[x, lengths], outputs);
         Ok(out[0])
     }
@@ -321,11 +327,14 @@ impl GraphBuilder {
     /// The graph.
     ///
     /// # Errors
-    /// [`GraphError::Build`] if it has no output.
+    /// [`GraphError::Build`] if it has no output, or two inputs, outputs or states of one name.
     pub fn finish(self) -> Result<Graph, GraphError> {
         if self.graph.outputs.is_empty() && self.graph.commits.is_empty() {
             return Err(GraphError::Build { what: "the graph has no output".into() });
         }
+        unique("input", self.graph.inputs().map(|(name, _)| name))?;
+        unique("output", self.graph.outputs().map(|(name, _)| name))?;
+        unique("state", self.graph.states.iter().map(|state| state.name.as_str()))?;
         for state in &self.graph.states {
             if state.ty.shape.eval(&Bindings::new()).is_err() {
                 let what = format!("state {}: {} has lengths that are not fixed", state.name, state.ty);
@@ -334,6 +343,17 @@ impl GraphBuilder {
         }
         Ok(self.graph)
     }
+}
+
+/// Refuses names that occur twice: whoever asks for one would get the first.
+fn unique<'n>(what: &str, names: impl Iterator<Item = &'n str>) -> Result<(), GraphError> {
+    let mut seen = HashSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(GraphError::Build { what: format!("the graph has two {what}s named {name:?}") });
+        }
+    }
+    Ok(())
 }
 
 /// Whether `[B, N, ...]` and `[B, L, ...]` agree in all axes but these two; a run may have fewer items than a state.

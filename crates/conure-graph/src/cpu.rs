@@ -2,10 +2,11 @@
 
 use crate::backend::{Executions, Piece, PieceCall};
 use crate::error::GraphError;
-use crate::graph::{Commit, Graph};
+use crate::graph::Graph;
 use crate::observe::Watch;
-use crate::plan::{Operand, Plan, Source, Step, StepKind, Tile, TileSteps};
+use crate::plan::{Operand, Plan, Source, Step, StepKind};
 use crate::states::{States, append, commit};
+use crate::tiles::{Tile, TileSteps};
 use conure_device::arena::AlignedBytes;
 use conure_kernels::Cpu;
 use conure_ops::{CpuCall, CpuInput, Op};
@@ -37,7 +38,8 @@ pub(crate) struct Run<'a> {
 
 type Ranges = SmallVec<[Range<usize>; 16]>;
 
-/// Runs `plan`; its arena starts at byte `base` of the run's.
+/// Runs `plan`; its arena starts at byte `base` of the run's. No state changes but those that are appended to: that is what
+/// [`commit_states`] does when all is done.
 pub(crate) fn execute(
     graph: &Graph,
     plan: &Plan,
@@ -65,8 +67,28 @@ pub(crate) fn execute(
             watch.end(graph, step, begun);
         }
     }
-    for (commit, operand) in graph.commits.iter().zip(&plan.commits) {
-        commit_state(graph, commit, operand, base, inputs, run)?;
+    Ok(())
+}
+
+/// Lets what a run of `plan` left in `arena` enter the states.
+pub(crate) fn commit_states(
+    graph: &Graph,
+    plan: &Plan,
+    arena: &AlignedBytes,
+    states: &mut States,
+) -> Result<(), GraphError> {
+    for (change, operand) in graph.commits.iter().zip(&plan.commits) {
+        let Some(def) = graph.states.get(change.state()) else {
+            return Err(GraphError::Build { what: format!("there is no state {}", change.state()) });
+        };
+        if matches!(operand.source, Source::State(i) if i == change.state()) {
+            continue; // it stays as it is
+        }
+        let mut buffer = states.take(change.state());
+        let result = read(graph, &def.name, operand, 0, &[], (arena, states))
+            .and_then(|value| commit(buffer.as_mut_slice(), def, change, &value));
+        states.put(change.state(), buffer);
+        result?;
     }
     Ok(())
 }
@@ -261,28 +283,6 @@ fn append_step(
         .and_then(|rows| Ok((rows, read(graph, &def.name, at, base, inputs, memory)?)))
         .and_then(|(rows, at)| append(buffer.as_mut_slice(), def, &rows, &at));
     run.states.put(state, buffer);
-    result
-}
-
-fn commit_state(
-    graph: &Graph,
-    change: &Commit,
-    operand: &Operand,
-    base: usize,
-    inputs: &[InputRef<'_>],
-    run: &mut Run<'_>,
-) -> Result<(), GraphError> {
-    let Some(def) = graph.states.get(change.state()) else {
-        return Err(GraphError::Build { what: format!("there is no state {}", change.state()) });
-    };
-    if matches!(operand.source, Source::State(i) if i == change.state()) {
-        return Ok(()); // it stays as it is
-    }
-    let mut buffer = run.states.take(change.state());
-    let memory = (&*run.arena, &*run.states);
-    let result = read(graph, &def.name, operand, base, inputs, memory)
-        .and_then(|value| commit(buffer.as_mut_slice(), def, change, &value));
-    run.states.put(change.state(), buffer);
     result
 }
 

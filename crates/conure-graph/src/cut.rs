@@ -42,8 +42,10 @@ pub(crate) fn cut(
             continue;
         }
         let mut part = Part::new(graph, group);
-        part.states(&state_levels, assigned.levels[group[0]]);
+        let level = assigned.levels[group[0]];
+        part.states(&state_levels, level);
         part.outputs(&used_after(graph, assigned, group, &wanted));
+        part.outputs(&read_outside(graph, &state_levels, level, &wanted));
         described.push(part.describe());
         let Part { inner, inputs, outputs, .. } = part;
         let piece = Piece::new(inner, backend.as_ref())?;
@@ -80,6 +82,21 @@ fn used_after(
     let read: HashSet<ValueId> = others.flat_map(|(_, node)| node.inputs.iter().copied()).collect();
     let made = group.iter().flat_map(|&n| graph.nodes[n].outputs.iter().copied());
     made.filter(|v| read.contains(v) || wanted.contains(v)).collect()
+}
+
+/// What is asked for of the states that a level keeps, as they are when the run begins.
+fn read_outside(
+    graph: &Graph,
+    state_levels: &[Option<usize>],
+    level: usize,
+    wanted: &HashSet<ValueId>,
+) -> Vec<ValueId> {
+    let values = (0..graph.values.len()).map(|i| ValueId(i as u32));
+    let here = |v: &ValueId| match graph.values[v.index()].def {
+        Def::State(state) => state_levels[state] == Some(level) && wanted.contains(v),
+        _ => false,
+    };
+    values.filter(here).collect()
 }
 
 /// A group of nodes on its way to be a graph.

@@ -172,8 +172,17 @@ impl Registry {
                 None => ("auto".into(), String::new()),
             },
         };
-        if let Some(partial) = Partial::by_name(&wanted) {
-            return Ok(Device::new(Arc::new(partial)));
+        match Partial::by_name(&wanted) {
+            Some(Ok(partial)) => return Ok(Device::new(Arc::new(partial))),
+            Some(Err(why)) => {
+                return Err(NoSuchDevice {
+                    wanted,
+                    asked_by,
+                    reason: Some(why),
+                    known: self.names(|_| true),
+                });
+            }
+            None => {}
         }
         let mut folded = fold(&wanted);
         if folded == "auto" {
@@ -193,13 +202,19 @@ impl Registry {
         if let Some(device) = found.iter().find(|d| is(&d.info)) {
             return Ok(device.clone());
         }
+        let reason = self.unavailable.iter().chain(lacking).find(|d| is(d));
+        let reason = reason.map(|d| d.unavailable.clone().unwrap_or_default());
+        Err(NoSuchDevice { wanted, asked_by, reason, known: self.names(|d| !is(d)) })
+    }
+
+    /// The names of the devices that can be used, and of the others those that `shown` says, each with what it lacks.
+    fn names(&self, shown: impl Fn(&DeviceInfo) -> bool) -> String {
+        let (found, lacking) = self.openvino();
         let usable = self.devices.iter().chain(found).map(|d| d.info.name.clone());
-        let unusable = || self.unavailable.iter().chain(lacking);
+        let others = self.unavailable.iter().chain(lacking).filter(|d| shown(d));
         let why = |d: &DeviceInfo| d.unavailable.clone().unwrap_or_default();
-        let reason = unusable().find(|d| is(d)).map(why);
-        let others = unusable().filter(|d| !is(d)).map(|d| format!("{} (not usable: {})", d.name, why(d)));
-        let known = usable.chain(others).collect::<Vec<_>>().join(", ");
-        Err(NoSuchDevice { wanted, asked_by, reason, known })
+        let others = others.map(|d| format!("{} (not usable: {})", d.name, why(d)));
+        usable.chain(others).collect::<Vec<_>>().join(", ")
     }
 
     fn best(&self) -> &Device {
@@ -304,6 +319,18 @@ mod tests {
         assert!(
             unusable.contains("\"OpenVINO:npu\" cannot be used: the driver is too old; there are: cpu"),
             "{unusable}"
+        );
+        for (name, why) in [
+            ("partial:linear,nosuchop", "there is no op \"nosuchop\"; there are: batch_norm, binary, "),
+            ("partial:", "there is no op \"\"; there are: "),
+            ("partial:random:x", "the toss \"x\" is not a whole number"),
+        ] {
+            let error = registry().pick_from(Some(name), |_| None).unwrap_err().to_string();
+            assert!(error.contains(&format!("the device {name:?} cannot be used: {why}")), "{error}");
+        }
+        assert_eq!(
+            registry().pick_from(Some("Partial:LINEAR, glu"), |_| None).unwrap().name(),
+            "partial:linear,glu"
         );
         for name in ["cuda:7", "gpu", ""] {
             let error = registry().pick_from(Some(name), |_| None).unwrap_err().to_string();

@@ -128,7 +128,17 @@ pub enum GraphError {
         /// What does not fit, and what does.
         what: String,
     },
-    /// A device failed; the session can be used again, with the states that it kept there back at zero.
+    /// States are gone: the device that kept them failed and cannot give them any more.
+    #[error(
+        "the states were lost when a run failed: {}; reset or restore them, or set each, before the next run",
+        states.join(", ")
+    )]
+    StatesLost {
+        /// Their names.
+        states: Vec<String>,
+    },
+    /// A device failed; the session can be used again. States are as they were before the run; if the device could not keep
+    /// them, the next run is a [`GraphError::StatesLost`].
     #[error("{device}: {what}")]
     Device {
         /// Name of the device.
@@ -137,7 +147,10 @@ pub enum GraphError {
         what: String,
     },
     /// The sizes of a plan overflow.
-    #[error("the tensor at {path} has no size: {shape:?} of {dtype}")]
+    #[error(
+        "the tensor at {path}, {shape:?} of {dtype}, and what a run keeps beside it are more than memory can be; \
+         use a shorter window or chunk"
+    )]
     TooLarge {
         /// Path of the node.
         path: String,

@@ -46,7 +46,8 @@ pub struct StateDef {
     pub ty: ValueType,
 }
 
-/// What becomes of a state when a run has ended well. A run that fails changes nothing.
+/// What becomes of a state when a run has ended well, all commits of a graph at once: what one of them reads of a state is what
+/// the state held when the run began. A run that fails changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Commit {
     /// The state becomes the value, which has its type.
@@ -109,7 +110,8 @@ pub enum NodeOp {
     TileTime(Arc<TileTime>),
     /// Rows `[B, N, ...]` are written into state `[B, C, ...]` of this number, item b's from row `at[b]` on; inputs are
     /// the rows and `at` `[B]` (i32). The output is the state's memory: a device keeps it where it computes, and nothing
-    /// but the new rows is moved.
+    /// but the new rows is moved. Rows that do not fit are refused before any is written; a run that fails later may leave its
+    /// rows in their places, and nothing else.
     Append(usize),
     /// A part of the graph that another device than the CPU runs; made by placing, never by a model.
     Piece(Arc<Piece>),
@@ -215,6 +217,11 @@ impl Graph {
             .chain(appended.copied())
             .chain(captures.iter().copied())
             .collect()
+    }
+
+    /// Whether a run changes any state.
+    pub(crate) fn changes_states(&self) -> bool {
+        !self.commits.is_empty() || self.nodes.iter().any(|n| matches!(n.op, NodeOp::Append(_)))
     }
 
     /// The nodes in the order in which they run.

@@ -26,6 +26,7 @@ mod plan;
 mod reference;
 mod session;
 mod states;
+mod tiles;
 mod weights;
 
 pub use backend::{Backend, Compilations, Compiled, Execution, Piece, PieceCall};
@@ -35,7 +36,7 @@ pub use drawing::{DrawOptions, Drawing, DrawnEdge, DrawnNode};
 pub use error::GraphError;
 pub use graph::{Commit, Def, Graph, Node, NodeOp, StateDef, TileTime, Value, ValueId};
 pub use observe::{KernelDone, Observer, StepDone};
-pub use partial::Partial;
+pub use partial::{NoSuchOp, Partial};
 pub use passes::Passes;
 pub use place::{Placed, PlacedPiece, Placement, Refusal};
 pub use plan::Plan;

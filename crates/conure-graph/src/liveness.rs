@@ -30,6 +30,13 @@ impl Liveness {
         }
         let mut needed = vec![false; graph.nodes.len()];
         let mut stack: Vec<ValueId> = wanted.to_vec();
+        // A piece whose states change is run though nobody reads what it makes.
+        for (node, needed) in graph.nodes.iter().zip(&mut needed) {
+            if matches!(&node.op, NodeOp::Piece(piece) if piece.graph.changes_states()) {
+                *needed = true;
+                stack.extend_from_slice(&node.inputs);
+            }
+        }
         while let Some(v) = stack.pop() {
             if let Def::Node(n, _) = graph.values[v.index()].def
                 && !std::mem::replace(&mut needed[n], true)
@@ -84,11 +91,11 @@ pub(crate) struct Offsets {
 }
 
 impl Offsets {
-    /// A free range of at least `len` bytes, aligned.
-    pub(crate) fn alloc(&mut self, len: usize) -> Range<usize> {
-        let len = len.div_ceil(ALIGNMENT) * ALIGNMENT;
+    /// A free range of at least `len` bytes, aligned; `None` if all together would be more than memory can be.
+    pub(crate) fn alloc(&mut self, len: usize) -> Option<Range<usize>> {
+        let len = len.checked_next_multiple_of(ALIGNMENT)?;
         if len == 0 {
-            return 0..0;
+            return Some(0..0);
         }
         let best = self
             .holes
@@ -103,20 +110,18 @@ impl Offsets {
             if self.holes[i].is_empty() {
                 self.holes.remove(i);
             }
-            return start..start + len;
+            return Some(start..start + len);
         }
         // A hole at the end grows instead of being left.
-        let start = match self.holes.last() {
-            Some(h) if h.end == self.end => {
-                let start = h.start;
-                self.holes.pop();
-                start
-            }
-            _ => self.end,
-        };
-        self.end = start + len;
-        self.high_water = self.high_water.max(self.end);
-        start..self.end
+        let grows = self.holes.last().filter(|h| h.end == self.end).map(|h| h.start);
+        let start = grows.unwrap_or(self.end);
+        let end = start.checked_add(len).filter(|&end| end <= isize::MAX as usize)?;
+        if grows.is_some() {
+            self.holes.pop();
+        }
+        self.end = end;
+        self.high_water = self.high_water.max(end);
+        Some(start..end)
     }
 
     /// Gives a range back.
@@ -156,7 +161,7 @@ mod tests {
             if r.is_multiple_of(3) && !live.is_empty() {
                 o.free(live.swap_remove(r % live.len()));
             } else if live.len() < 20 {
-                let got = o.alloc(r % 5000 + 1);
+                let got = o.alloc(r % 5000 + 1).unwrap();
                 assert!(got.len() > r % 5000 && got.start % ALIGNMENT == 0);
                 assert!(live.iter().all(|l| l.end <= got.start || got.end <= l.start), "{got:?} in {live:?}");
                 live.push(got);
@@ -167,7 +172,11 @@ mod tests {
             o.free(l);
         }
         let high = o.high_water();
-        let all = o.alloc(high);
+        let all = o.alloc(high).unwrap();
         assert_eq!(all, 0..high, "everything free is one hole again");
+        for huge in [usize::MAX, usize::MAX - high, isize::MAX as usize, isize::MAX as usize - high] {
+            assert_eq!(o.alloc(huge), None, "{huge:x}");
+        }
+        assert_eq!(o.alloc(1), Some(high..high + ALIGNMENT), "what was refused took nothing");
     }
 }

@@ -11,7 +11,17 @@ use crate::session::Program;
 use conure_kernels::Cpu;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// A device for tests was asked to take an op that there is not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no op {name:?}; there are: {known}")]
+pub struct NoSuchOp {
+    /// The name asked for.
+    pub name: String,
+    /// The names there are.
+    pub known: String,
+}
 
 type Takes = Arc<dyn Fn(&Graph, &Node) -> bool + Send + Sync>;
 
@@ -21,8 +31,23 @@ pub struct Partial {
     /// What it says of itself.
     pub info: DeviceInfo,
     takes: Takes,
+    faults: Arc<Faults>,
+}
+
+/// What is to go wrong.
+#[derive(Debug, Default)]
+struct Faults {
     /// Runs of pieces until one fails; 0: none does.
-    fails: Arc<AtomicUsize>,
+    runs: AtomicUsize,
+    /// Whether that takes the states along.
+    forgets: AtomicBool,
+    /// Commits until one fails; 0: none does.
+    commits: AtomicUsize,
+}
+
+/// Whether this one is to fail.
+fn is_due(left: &AtomicUsize) -> bool {
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) == Ok(1)
 }
 
 impl fmt::Debug for Partial {
@@ -37,7 +62,7 @@ impl Partial {
     pub fn new(name: &str, takes: impl Fn(&Graph, &Node) -> bool + Send + Sync + 'static) -> Partial {
         let description = "the CPU behind the interface of another device, for tests".to_owned();
         let info = DeviceInfo { name: name.to_owned(), description, ..Device::cpu().info().clone() };
-        Partial { info, takes: Arc::new(takes), fails: Arc::default() }
+        Partial { info, takes: Arc::new(takes), faults: Arc::default() }
     }
 
     /// One that takes everything.
@@ -46,10 +71,17 @@ impl Partial {
     }
 
     /// One that takes these ops, by name.
-    pub fn ops(names: &[&str]) -> Partial {
+    ///
+    /// # Errors
+    /// [`NoSuchOp`] with the names there are.
+    pub fn ops(names: &[&str]) -> Result<Partial, NoSuchOp> {
+        let known = || conure_ops::all().iter().map(|op| op.name).chain(["append", "tile_time"]);
+        if let Some(name) = names.iter().find(|name| !known().any(|n| n == **name)) {
+            return Err(NoSuchOp { name: (*name).to_owned(), known: known().collect::<Vec<_>>().join(", ") });
+        }
         let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
         let name = format!("partial:{}", names.join(","));
-        Partial::new(&name, move |_, node| names.iter().any(|n| n == node.op_name()))
+        Ok(Partial::new(&name, move |_, node| names.iter().any(|n| n == node.op_name())))
     }
 
     /// One that takes about half of the nodes: which, depends on `seed` and on the place of the node in its graph.
@@ -64,20 +96,42 @@ impl Partial {
     }
 
     /// The device that a name beginning with `partial` means.
-    pub fn by_name(name: &str) -> Option<Partial> {
-        let rest = name.trim().to_ascii_lowercase().strip_prefix("partial")?.to_owned();
-        match rest.strip_prefix(':') {
-            None => rest.is_empty().then(Partial::all),
-            Some(rest) => match rest.strip_prefix("random:") {
-                Some(seed) => Some(Partial::random(seed.parse().ok()?)),
-                None => Some(Partial::ops(&rest.split(',').map(str::trim).collect::<Vec<_>>())),
+    ///
+    /// # Errors
+    /// What is wrong with what follows the colon.
+    pub fn by_name(name: &str) -> Option<Result<Partial, String>> {
+        let name = name.trim().to_ascii_lowercase();
+        let rest = name.strip_prefix("partial")?;
+        let Some(rest) = rest.strip_prefix(':') else {
+            return rest.is_empty().then(|| Ok(Partial::all()));
+        };
+        Some(match rest.strip_prefix("random:") {
+            Some(seed) => match seed.parse() {
+                Ok(seed) => Ok(Partial::random(seed)),
+                Err(_) => Err(format!("the toss {seed:?} is not a whole number")),
             },
-        }
+            None => {
+                let names: Vec<&str> = rest.split(',').map(str::trim).collect();
+                Partial::ops(&names).map_err(|e| e.to_string())
+            }
+        })
     }
 
-    /// Lets the `n`th run of a piece from now on fail, as a device does that was pulled out; those after it work.
+    /// Lets the `n`th run of a piece from now on fail; those after it work.
     pub fn fail_in(&self, n: usize) {
-        self.fails.store(n, Ordering::Relaxed);
+        self.faults.forgets.store(false, Ordering::Relaxed);
+        self.faults.runs.store(n, Ordering::Relaxed);
+    }
+
+    /// As [`Partial::fail_in`], as a device does that was pulled out: the states that it kept for the piece are gone.
+    pub fn forget_in(&self, n: usize) {
+        self.fail_in(n);
+        self.faults.forgets.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets the `n`th commit of a piece's states from now on fail.
+    pub fn fail_commit_in(&self, n: usize) {
+        self.faults.commits.store(n, Ordering::Relaxed);
     }
 }
 
@@ -93,7 +147,7 @@ impl Backend for Partial {
 
     fn compile(&self, piece: &Graph) -> Result<Arc<dyn Compiled>, GraphError> {
         let inner = OnHost(Program::new(piece.clone()));
-        Ok(Arc::new(PartialPiece { inner, device: self.info.name.clone(), fails: self.fails.clone() }))
+        Ok(Arc::new(PartialPiece { inner, device: self.info.name.clone(), faults: self.faults.clone() }))
     }
 }
 
@@ -101,13 +155,14 @@ impl Backend for Partial {
 struct PartialPiece {
     inner: OnHost,
     device: String,
-    fails: Arc<AtomicUsize>,
+    faults: Arc<Faults>,
 }
 
 impl Compiled for PartialPiece {
     fn start(&self, cpu: &Arc<Cpu>) -> Result<Box<dyn Execution>, GraphError> {
         let inner = self.inner.start(cpu)?;
-        Ok(Box::new(PartialExecution { inner, device: self.device.clone(), fails: self.fails.clone() }))
+        let (device, faults) = (self.device.clone(), self.faults.clone());
+        Ok(Box::new(PartialExecution { inner, device, faults, forgot: false }))
     }
 }
 
@@ -115,19 +170,31 @@ impl Compiled for PartialPiece {
 struct PartialExecution {
     inner: Box<dyn Execution>,
     device: String,
-    fails: Arc<AtomicUsize>,
+    faults: Arc<Faults>,
+    /// Whether its states are gone.
+    forgot: bool,
+}
+
+impl PartialExecution {
+    fn fault(&self, what: &str) -> GraphError {
+        GraphError::Device { device: self.device.clone(), what: what.to_owned() }
+    }
 }
 
 impl Execution for PartialExecution {
     fn run(&mut self, call: &mut PieceCall<'_, '_>) -> Result<(), GraphError> {
-        let left = self.fails.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
-        if left == Ok(1) {
-            return Err(GraphError::Device {
-                device: self.device.clone(),
-                what: "it was told to fail; run again".into(),
-            });
+        if is_due(&self.faults.runs) {
+            self.forgot = self.faults.forgets.load(Ordering::Relaxed);
+            return Err(self.fault("it was told to fail; run again"));
         }
         self.inner.run(call)
+    }
+
+    fn commit(&mut self) -> Result<(), GraphError> {
+        if is_due(&self.faults.commits) {
+            return Err(self.fault("it was told to fail to keep its states"));
+        }
+        self.inner.commit()
     }
 
     fn arena_bytes(&self) -> usize {
@@ -139,6 +206,9 @@ impl Execution for PartialExecution {
     }
 
     fn read_state(&mut self, index: usize, bytes: &mut [u8]) -> Result<(), GraphError> {
+        if self.forgot {
+            return Err(self.fault("its states are gone"));
+        }
         self.inner.read_state(index, bytes)
     }
 

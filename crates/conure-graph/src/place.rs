@@ -115,23 +115,26 @@ impl fmt::Display for Placement {
 /// What the device says when it compiles a piece.
 pub(crate) fn place(graph: &Graph, device: &Device, captures: &[ValueId]) -> Result<Placed, GraphError> {
     let Some(backend) = device.backend() else { return Ok(Placed::on_cpu(graph.clone())) };
-    let needed = needed(graph, &graph.wanted(captures));
-    let mut refused = Vec::new();
-    let mut on_device = vec![false; graph.nodes.len()];
-    for (i, node) in graph.nodes.iter().enumerate().filter(|(i, _)| needed[*i]) {
-        match backend.supports(graph, node) {
-            Ok(()) => on_device[i] = true,
-            Err(why) => refused.push(Refusal { path: node.path.clone(), op: node.op_name(), why }),
-        }
-    }
+    // Every node gets its place, also those that only other captures need: a state must not move, or be lost, because of what
+    // a run captures.
+    let mut refused: Vec<Option<String>> =
+        graph.nodes.iter().map(|node| backend.supports(graph, node).err()).collect();
+    let mut on_device: Vec<bool> = refused.iter().map(Option::is_none).collect();
     views_follow(graph, &mut on_device);
+    let always = needed(graph, &graph.wanted(&[]));
     let levels = loop {
         let levels = levels(graph, &on_device);
-        if !states_together(graph, &levels, &mut on_device, &mut refused) {
+        if !states_together(graph, &levels, &always, &mut on_device, &mut refused) {
             break levels;
         }
     };
-    cut(graph, backend, &Assigned { levels, on_device, needed }, captures, refused)
+    let needed = needed(graph, &graph.wanted(captures));
+    let refusals = graph.nodes.iter().zip(refused).zip(&needed).filter(|(_, needed)| **needed);
+    let refusals = refusals.filter_map(|((node, why), _)| {
+        Some(Refusal { path: node.path.clone(), op: node.op_name(), why: why? })
+    });
+    let refusals = refusals.collect();
+    cut(graph, backend, &Assigned { levels, on_device, needed }, captures, refusals)
 }
 
 /// For each node, whether it is run, whether by the device, and on which level.
@@ -183,26 +186,27 @@ fn levels(graph: &Graph, on_device: &[bool]) -> Vec<usize> {
     levels
 }
 
-/// A state lives in one place, so whatever touches it must be in one piece; states for which that fails go to the CPU.
-/// Whether anything moved.
+/// A state lives in one place, so whatever touches it must be in one piece, and one that is there in every run; states for which
+/// that fails go to the CPU. Whether anything moved. `always`: the nodes that every run needs.
 fn states_together(
     graph: &Graph,
     levels: &[usize],
+    always: &[bool],
     on_device: &mut [bool],
-    refused: &mut Vec<Refusal>,
+    refused: &mut [Option<String>],
 ) -> bool {
     let mut moved = false;
     for state in 0..graph.states.len() {
         let touching = touching(graph, state);
         let split = touching.nodes.iter().any(|&n| !on_device[n])
             || touching.nodes.iter().any(|&n| levels[n] != levels[touching.nodes[0]])
+            || !touching.nodes.iter().any(|&n| always[n])
             || touching.from_outside;
         for &n in touching.nodes.iter().filter(|_| split) {
             if std::mem::replace(&mut on_device[n], false) {
                 moved = true;
-                let node = &graph.nodes[n];
-                let why = format!("the state {} is also used outside the piece", graph.states[state].name);
-                refused.push(Refusal { path: node.path.clone(), op: node.op_name(), why });
+                let name = &graph.states[state].name;
+                refused[n] = Some(format!("the state {name} is also used outside the piece"));
             }
         }
     }

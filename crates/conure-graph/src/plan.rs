@@ -4,6 +4,8 @@ use crate::backend::Piece;
 use crate::error::GraphError;
 use crate::graph::{Def, Graph, Node, NodeOp, TileTime, ValueId};
 use crate::liveness::{Liveness, Offsets};
+use crate::states::check_commit;
+use crate::tiles::{self, TileSteps, tile_steps};
 use crate::weights::Form;
 use conure_kernels::Cpu;
 use conure_ops::{CpuOp, Op, Packed, ValueType};
@@ -74,24 +76,6 @@ pub(crate) enum StepKind {
     Copy,
 }
 
-/// A [`TileTime`] node for given lengths.
-#[derive(Debug)]
-pub(crate) struct TileSteps {
-    pub node: Arc<TileTime>,
-    pub tiles: Vec<Tile>,
-    /// Bytes before the body's arena in the scratch of the step: the tile's own `lengths`.
-    pub header: usize,
-}
-
-/// One tile: which frames of x it reads and which rows of the body's y it keeps.
-#[derive(Debug)]
-pub(crate) struct Tile {
-    pub plan: Arc<Plan>,
-    pub x_frames: Range<usize>,
-    pub y_skip: usize,
-    pub y_rows: Range<usize>,
-}
-
 /// A graph planned for given lengths: made in microseconds, run any number of times.
 #[derive(Debug)]
 pub struct Plan {
@@ -99,7 +83,8 @@ pub struct Plan {
     pub(crate) steps: Vec<Step>,
     pub(crate) inputs: Vec<(DType, Dims)>,
     pub(crate) outputs: Vec<(String, Slot)>,
-    /// What enters the states, in the order of the graph's commits.
+    /// What enters the states, in the order of the graph's commits: in the arena, fixed, or a state that no commit before it
+    /// changes.
     pub(crate) commits: Vec<Operand>,
     pub(crate) arena_len: usize,
 }
@@ -162,12 +147,7 @@ pub(crate) fn plan_with(
             planner.node(index)?;
         }
     }
-    let named = graph
-        .outputs
-        .iter()
-        .map(|(n, v)| (n.clone(), *v))
-        .chain(captures.iter().map(|&v| (graph.values[v.index()].name.clone().unwrap_or_default(), v)));
-    let outputs = named.map(|(name, v)| planner.output(name, v)).collect::<Result<Vec<_>, _>>()?;
+    let outputs = planner.outputs(captures)?;
     let inputs = graph
         .inputs
         .iter()
@@ -176,18 +156,7 @@ pub(crate) fn plan_with(
             Ok((ty.dtype, planner.dims(ty, "input")?))
         })
         .collect::<Result<Vec<_>, GraphError>>()?;
-    let commits = graph
-        .commits
-        .iter()
-        .map(|c| {
-            let ty = &graph.values[c.value().index()].ty;
-            Ok(Operand {
-                source: planner.source(c.value())?,
-                dtype: ty.dtype,
-                dims: planner.dims(ty, "state")?,
-            })
-        })
-        .collect::<Result<Vec<_>, GraphError>>()?;
+    let commits = (0..graph.commits.len()).map(|i| planner.commit(i)).collect::<Result<Vec<_>, _>>()?;
     Ok(Plan {
         bindings: bindings.clone(),
         steps: planner.steps,
@@ -197,6 +166,10 @@ pub(crate) fn plan_with(
         arena_len: planner.offsets.high_water(),
     })
 }
+
+/// Elements and bytes of one tensor at most: more than any machine addresses, and little enough that a kernel can count in
+/// multiples of it what it needs besides.
+const MOST: usize = 1 << 56;
 
 struct Planner<'a> {
     graph: &'a Graph,
@@ -217,10 +190,35 @@ impl Planner<'_> {
 
     fn bytes(&self, ty: &ValueType, path: &str) -> Result<(Dims, usize), GraphError> {
         let dims = self.dims(ty, path)?;
-        match tensor_bytes(ty.dtype, &dims) {
-            Some(n) if n < isize::MAX as usize => Ok((dims, n)),
-            _ => Err(GraphError::TooLarge { path: path.to_owned(), shape: dims.to_vec(), dtype: ty.dtype }),
+        // An axis of length 0 does not make up for the others.
+        let lengths = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d.max(1)));
+        match (tensor_bytes(ty.dtype, &dims), lengths) {
+            (Some(n), Some(lengths)) if n <= MOST && lengths <= MOST => Ok((dims, n)),
+            _ => Err(too_large(path, &dims, ty.dtype)),
         }
+    }
+
+    /// A part of the arena for what belongs to the tensor at `path`.
+    fn room(
+        &mut self,
+        len: usize,
+        path: &str,
+        dims: &[usize],
+        dtype: DType,
+    ) -> Result<Range<usize>, GraphError> {
+        self.offsets.alloc(len).ok_or_else(|| too_large(path, dims, dtype))
+    }
+
+    /// A slot for output `v` of a node, whose place is then known; `reused`: the part of the arena that it takes over.
+    fn slot(&mut self, v: ValueId, path: &str, reused: Option<Range<usize>>) -> Result<Slot, GraphError> {
+        let ty = &self.graph.values[v.index()].ty;
+        let (dims, len) = self.bytes(ty, path)?;
+        let range = match reused {
+            Some(range) => range,
+            None => self.room(len, path, &dims, ty.dtype)?,
+        };
+        self.places[v.index()] = Some(range.clone());
+        Ok(Slot { range: range.start..range.start + len, dtype: ty.dtype, dims })
     }
 
     fn source(&self, v: ValueId) -> Result<Source, GraphError> {
@@ -248,19 +246,71 @@ impl Planner<'_> {
 
     fn operand(&self, v: ValueId, node: &Node) -> Result<Operand, GraphError> {
         let ty = &self.graph.values[v.index()].ty;
-        Ok(Operand { source: self.source(v)?, dtype: ty.dtype, dims: self.dims(ty, &node.path)? })
+        Ok(Operand { source: self.source(v)?, dtype: ty.dtype, dims: self.bytes(ty, &node.path)?.0 })
+    }
+
+    /// The outputs and, under each of its names, what is captured.
+    fn outputs(&mut self, captures: &[ValueId]) -> Result<Vec<(String, Slot)>, GraphError> {
+        let graph = self.graph;
+        let mut named: Vec<(&str, ValueId)> = graph.outputs.iter().map(|(n, v)| (n.as_str(), *v)).collect();
+        if !captures.is_empty() {
+            let captured = graph.names.iter().filter(|(_, v)| captures.contains(v));
+            let others = captured.map(|(n, v)| (n.as_str(), *v)).filter(|n| !named.contains(n));
+            let mut others: Vec<(&str, ValueId)> = others.collect();
+            others.sort_unstable();
+            named.extend(others);
+        }
+        let mut slots: Vec<(ValueId, Slot)> = Vec::new();
+        let mut outputs = Vec::with_capacity(named.len());
+        for (name, v) in named {
+            let slot = match slots.iter().find(|(of, _)| *of == v) {
+                Some((_, slot)) => slot.clone(),
+                None => self.output(name, v)?,
+            };
+            slots.push((v, slot.clone()));
+            outputs.push((name.to_owned(), slot));
+        }
+        Ok(outputs)
+    }
+
+    /// What enters a state by commit `index`. All commits see the states as they were: what lies in a state that an earlier
+    /// commit changes is copied, as are inputs, which are there no more when another piece has yet to run.
+    fn commit(&mut self, index: usize) -> Result<Operand, GraphError> {
+        let graph = self.graph;
+        let commit = &graph.commits[index];
+        let def = &graph.states[commit.state()];
+        let ty = &graph.values[commit.value().index()].ty;
+        let (dims, _) = self.bytes(ty, &def.name)?;
+        check_commit(def, commit, ty.dtype, &dims)?;
+        let source = self.source(commit.value())?;
+        let moves = match source {
+            Source::Input(_) => true,
+            Source::State(read) => graph.commits[..index].iter().any(|c| c.state() == read),
+            _ => false,
+        };
+        if !moves {
+            return Ok(Operand { source, dtype: ty.dtype, dims });
+        }
+        let Slot { range, dtype, dims } = self.copy(&def.name, commit.value(), source)?;
+        Ok(Operand { source: Source::Arena(range), dtype, dims })
     }
 
     /// Where an output is at the end of the run. What lies outside the arena (an input, a weight, a state before it
     /// changes, or a view of one) is copied into it.
-    fn output(&mut self, name: String, v: ValueId) -> Result<(String, Slot), GraphError> {
+    fn output(&mut self, name: &str, v: ValueId) -> Result<Slot, GraphError> {
         let ty = &self.graph.values[v.index()].ty;
-        let (dims, len) = self.bytes(ty, &name)?;
-        let source = self.source(v)?;
-        if let Source::Arena(range) = source {
-            return Ok((name, Slot { range: range.start..range.start + len, dtype: ty.dtype, dims }));
+        let (dims, len) = self.bytes(ty, name)?;
+        match self.source(v)? {
+            Source::Arena(range) => Ok(Slot { range: range.start..range.start + len, dtype: ty.dtype, dims }),
+            source => self.copy(name, v, source),
         }
-        let range = self.offsets.alloc(len);
+    }
+
+    /// A copy of a value in the arena, made when all nodes have run.
+    fn copy(&mut self, name: &str, v: ValueId, source: Source) -> Result<Slot, GraphError> {
+        let ty = &self.graph.values[v.index()].ty;
+        let (dims, len) = self.bytes(ty, name)?;
+        let range = self.room(len, name, &dims, ty.dtype)?;
         let slot = Slot { range: range.start..range.start + len, dtype: ty.dtype, dims: dims.clone() };
         self.steps.push(Step {
             kind: StepKind::Copy,
@@ -269,7 +319,7 @@ impl Planner<'_> {
             scratch: 0..0,
             node: self.graph.nodes.len(),
         });
-        Ok((name, slot))
+        Ok(slot)
     }
 
     fn node(&mut self, index: usize) -> Result<(), GraphError> {
@@ -310,14 +360,8 @@ impl Planner<'_> {
         let reused = self.in_place(index, node, cpu)?;
         let mut outputs = SmallVec::<[Slot; 2]>::new();
         for (i, &v) in node.outputs.iter().enumerate() {
-            let ty = &self.graph.values[v.index()].ty;
-            let (dims, len) = self.bytes(ty, &node.path)?;
-            let range = match (&reused, i) {
-                (Some((_, range)), 0) => range.clone(),
-                _ => self.offsets.alloc(len),
-            };
-            self.places[v.index()] = Some(range.clone());
-            outputs.push(Slot { range: range.start..range.start + len, dtype: ty.dtype, dims });
+            let range = reused.as_ref().filter(|_| i == 0).map(|(_, range)| range.clone());
+            outputs.push(self.slot(v, &node.path, range)?);
         }
         if let Some((input, _)) = reused {
             inputs[input].source = Source::InPlace;
@@ -326,7 +370,10 @@ impl Planner<'_> {
         let scratch = {
             let in_dims: SmallVec<[&[usize]; 8]> = inputs.iter().map(|o| o.dims.as_slice()).collect();
             let out_dims: SmallVec<[&[usize]; 2]> = outputs.iter().map(|o| o.dims.as_slice()).collect();
-            self.offsets.alloc(cpu.scratch(&in_dims, &out_dims, self.cpu.threads().count()))
+            let len = cpu.scratch(&in_dims, &out_dims, self.cpu.threads().count());
+            let (dims, dtype) =
+                inputs.first().map_or((&[][..], DType::F32), |o| (o.dims.as_slice(), o.dtype));
+            self.room(len, &node.path, dims, dtype)?
         };
         self.offsets.free(scratch.clone());
         self.steps.push(Step { kind: StepKind::Op(op.clone()), inputs, outputs, scratch, node: index });
@@ -390,11 +437,7 @@ impl Planner<'_> {
         let inputs = self.operands(node)?;
         let mut outputs = SmallVec::<[Slot; 2]>::new();
         for &v in &node.outputs {
-            let ty = &self.graph.values[v.index()].ty;
-            let (dims, len) = self.bytes(ty, &node.path)?;
-            let range = self.offsets.alloc(len);
-            self.places[v.index()] = Some(range.clone());
-            outputs.push(Slot { range: range.start..range.start + len, dtype: ty.dtype, dims });
+            outputs.push(self.slot(v, &node.path, None)?);
         }
         let kind = StepKind::Piece(piece.clone());
         self.steps.push(Step { kind, inputs, outputs, scratch: 0..0, node: index });
@@ -403,25 +446,20 @@ impl Planner<'_> {
 
     fn tile_step(&mut self, index: usize, node: &Node, tile: &Arc<TileTime>) -> Result<(), GraphError> {
         let inputs = self.operands(node)?;
-        let y = node.outputs[0];
-        let (dims, len) = self.bytes(&self.graph.values[y.index()].ty, &node.path)?;
+        let y = self.slot(node.outputs[0], &node.path, None)?;
         let frames = inputs[0].dims.get(1).copied().unwrap_or(0);
-        let rows = dims.get(1).copied().unwrap_or(0);
+        let rows = y.dims.get(1).copied().unwrap_or(0);
+        if rows / tile.tile > tiles::MOST {
+            return Err(too_large(&node.path, &y.dims, y.dtype));
+        }
         let steps = tile_steps(tile, frames, rows, self.cpu, self.packing)?;
         let body = steps.tiles.iter().map(|t| t.plan.arena_len).max().unwrap_or(0);
-
-        let range = self.offsets.alloc(len);
-        self.places[y.index()] = Some(range.clone());
-        let scratch = self.offsets.alloc(steps.header + body);
+        let scratch = self.room(steps.header.saturating_add(body), &node.path, &y.dims, y.dtype)?;
         self.offsets.free(scratch.clone());
         self.steps.push(Step {
             kind: StepKind::Tiles(Arc::new(steps)),
             inputs,
-            outputs: SmallVec::from_iter([Slot {
-                range: range.start..range.start + len,
-                dtype: self.graph.values[y.index()].ty.dtype,
-                dims,
-            }]),
+            outputs: SmallVec::from_iter([y]),
             scratch,
             node: index,
         });
@@ -429,34 +467,6 @@ impl Planner<'_> {
     }
 }
 
-/// Cuts `rows` rows of y into tiles; plans of equal tiles are shared.
-fn tile_steps(
-    node: &Arc<TileTime>,
-    frames: usize,
-    rows: usize,
-    cpu: &Cpu,
-    packing: Packing,
-) -> Result<TileSteps, GraphError> {
-    let mut plans: Vec<(usize, Arc<Plan>)> = Vec::new();
-    let mut tiles = Vec::new();
-    let mut start = 0;
-    while start < rows {
-        let end = (start + node.tile).min(rows);
-        let first = start.saturating_sub(node.halo_before);
-        let x_start = (first * node.factor).min(frames);
-        let x_end = if end == rows { frames } else { ((end + node.halo_after) * node.factor).min(frames) };
-        let length = x_end.saturating_sub(x_start);
-        let plan = match plans.iter().find(|(l, _)| *l == length) {
-            Some((_, p)) => p.clone(),
-            None => {
-                let bindings = Bindings::new().with(node.time, length).with(node.batch, 1);
-                let p = Arc::new(plan_with(&node.body, &bindings, &[], cpu, packing)?);
-                plans.push((length, p.clone()));
-                p
-            }
-        };
-        tiles.push(Tile { plan, x_frames: x_start..x_end, y_skip: start - first, y_rows: start..end });
-        start = end;
-    }
-    Ok(TileSteps { node: node.clone(), tiles, header: conure_device::arena::ALIGNMENT })
+fn too_large(path: &str, dims: &[usize], dtype: DType) -> GraphError {
+    GraphError::TooLarge { path: path.to_owned(), shape: dims.to_vec(), dtype }
 }

@@ -2,7 +2,7 @@
 
 use crate::error::GraphError;
 use crate::graph::{Def, Graph, Node, NodeOp, TileTime};
-use crate::states::{append, commit};
+use crate::states::{append, check_commit, commit};
 use conure_ops::Op;
 use conure_tensor::{Bindings, Tensor, TensorMut, TensorView};
 use std::collections::HashMap;
@@ -58,6 +58,11 @@ pub fn run_reference_from(
     }
     for node in &graph.nodes {
         run_node(graph, node, bindings, &mut values, states)?;
+    }
+    for change in &graph.commits {
+        if let Some(value) = &values[change.value().index()] {
+            check_commit(&graph.states[change.state()], change, value.dtype(), value.shape())?;
+        }
     }
     for change in &graph.commits {
         let def = &graph.states[change.state()];

@@ -1,7 +1,7 @@
 //! Programs and sessions: a graph with its plans, shared; an arena and a place to run, one per user.
 
 use crate::backend::Executions;
-use crate::cpu::{InputRef, Run, execute};
+use crate::cpu::{InputRef, Run, commit_states, execute};
 use crate::device::Device;
 use crate::error::GraphError;
 use crate::graph::{Graph, ValueId};
@@ -257,7 +257,8 @@ impl Session {
     ///
     /// # Errors
     /// Inputs that do not fit, memory that cannot be had, a kernel that fails, cancellation. The session can be used
-    /// again afterwards.
+    /// again afterwards, and its states are what they were before the run (of a state that is appended to: but for the rows
+    /// that the run was to append). [`GraphError::StatesLost`] if a device failed in an earlier run and could not keep them.
     pub fn run(
         &mut self,
         bindings: &Bindings,
@@ -277,27 +278,35 @@ impl Session {
         captures: &[&str],
     ) -> Result<RunOutputs<'_>, GraphError> {
         let cancel = self.cancel.clone();
-        self.run_with(bindings, inputs, captures, cancel.as_deref())
+        self.compute(bindings, inputs, captures, cancel.as_deref())?;
+        self.commit()?;
+        self.outputs()
     }
 
-    /// As [`Session::run`], to be ended by a flag that is not the session's own.
-    pub(crate) fn run_for(
-        &mut self,
-        bindings: &Bindings,
-        inputs: &[(&str, TensorView<'_>)],
-        cancel: Option<&AtomicBool>,
-    ) -> Result<RunOutputs<'_>, GraphError> {
-        self.run_with(bindings, inputs, &[], cancel)
+    /// Lets what the last run made enter the states, those that devices keep first: they may fail.
+    pub(crate) fn commit(&mut self) -> Result<(), GraphError> {
+        let Some(last) = self.last.as_ref().filter(|_| self.ran) else { return Ok(()) };
+        let done = self.executions.commit(&last.placed.pieces);
+        let done =
+            done.and_then(|()| commit_states(&last.placed.graph, &last.plan, &self.arena, &mut self.states));
+        if done.is_err() {
+            // Some have entered and some have not: none can be trusted.
+            self.ran = false;
+            self.executions.lose(self.program.graph().states());
+        }
+        done
     }
 
-    fn run_with(
+    /// As [`Session::run`], with a flag that is not the session's own, and without the last step: [`Session::commit`].
+    pub(crate) fn compute(
         &mut self,
         bindings: &Bindings,
         inputs: &[(&str, TensorView<'_>)],
         captures: &[&str],
         cancel: Option<&AtomicBool>,
-    ) -> Result<RunOutputs<'_>, GraphError> {
+    ) -> Result<(), GraphError> {
         self.ran = false;
+        self.executions.check()?;
         let (placed, plan) = self.plan_for(bindings, captures)?;
         self.reserve(&plan)?;
         self.states.reserve(placed.graph.states())?;
@@ -313,7 +322,7 @@ impl Session {
         };
         execute(&placed.graph, &plan, 0, &refs, &mut run)?;
         self.ran = true;
-        self.outputs()
+        Ok(())
     }
 
     /// The outputs and captures of the last run.

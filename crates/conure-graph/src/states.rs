@@ -4,7 +4,7 @@ use crate::error::GraphError;
 use crate::graph::{Commit, StateDef};
 use crate::session::Session;
 use conure_device::arena::AlignedBytes;
-use conure_tensor::{Bindings, Dims, Tensor, TensorView, quant, tensor_bytes};
+use conure_tensor::{Bindings, DType, Dims, Tensor, TensorView, quant, tensor_bytes};
 
 impl StateDef {
     /// Its lengths.
@@ -63,12 +63,7 @@ impl Session {
     /// # Errors
     /// [`GraphError::UnknownName`]; [`GraphError::State`] if the tensor is of another type or shape.
     pub fn set_state(&mut self, name: &str, value: &TensorView<'_>) -> Result<(), GraphError> {
-        let (index, def) = self.state_def(name)?;
-        if value.dtype() != def.ty.dtype || value.shape() != def.dims().as_slice() {
-            let (dtype, shape) = (value.dtype(), value.shape());
-            let what = format!("it is {} and cannot become {dtype} {shape:?}", def.ty);
-            return Err(GraphError::State { state: def.name, what });
-        }
+        let index = self.settable(name, value)?;
         if self.set_on_device(name, value.bytes())? {
             return Ok(());
         }
@@ -77,6 +72,17 @@ impl Session {
         states.reserve(&defs)?;
         states.bytes_mut(index).copy_from_slice(value.bytes());
         Ok(())
+    }
+
+    /// The number of a state that can become `value`.
+    fn settable(&self, name: &str, value: &TensorView<'_>) -> Result<usize, GraphError> {
+        let (index, def) = self.state_def(name)?;
+        if value.dtype() != def.ty.dtype || value.shape() != def.dims().as_slice() {
+            let (dtype, shape) = (value.dtype(), value.shape());
+            let what = format!("it is {} and cannot become {dtype} {shape:?}", def.ty);
+            return Err(GraphError::State { state: def.name, what });
+        }
+        Ok(index)
     }
 
     /// All states as they are now.
@@ -94,14 +100,23 @@ impl Session {
     /// # Errors
     /// As [`Session::set_state`]: states of another program.
     pub fn restore_states(&mut self, saved: &SavedStates) -> Result<(), GraphError> {
+        // All are looked at before any is changed.
+        saved.states.iter().try_for_each(|(name, tensor)| self.settable(name, &tensor.view()).map(|_| ()))?;
         saved.states.iter().try_for_each(|(name, tensor)| self.set_state(name, &tensor.view()))
     }
 
     /// Item `i` of every state of several items becomes what item `from[i]` was: for beams.
     ///
     /// # Errors
-    /// [`GraphError::State`] if an index names no item of a state.
+    /// [`GraphError::State`] if an index names no item of a state; then none is reordered.
     pub fn reorder_states(&mut self, from: &[usize]) -> Result<(), GraphError> {
+        for def in self.program().graph().states() {
+            let items = axis(&def.dims(), 0);
+            if let Some((to, &from)) = from.iter().enumerate().find(|&(to, &from)| from.max(to) >= items) {
+                let what = format!("it has {items} items; item {to} cannot become item {from}");
+                return Err(GraphError::State { state: def.name.clone(), what });
+            }
+        }
         let saved = self.save_states()?;
         for (name, old) in &saved.states {
             let items = axis(old.shape(), 0);
@@ -109,10 +124,6 @@ impl Session {
             let (bytes, item) = (old_view.bytes(), old_view.bytes().len() / items.max(1));
             let mut new = bytes.to_vec();
             for (to, &from) in from.iter().enumerate() {
-                if from >= items || to >= items {
-                    let what = format!("it has {items} items; item {to} cannot become item {from}");
-                    return Err(GraphError::State { state: name.clone(), what });
-                }
                 new[to * item..(to + 1) * item].copy_from_slice(&bytes[from * item..(from + 1) * item]);
             }
             let view = TensorView::new(old.dtype(), old.shape(), &new)
@@ -135,8 +146,11 @@ impl Session {
     ) -> Result<(), GraphError> {
         let defs = self.program().graph().states().to_vec();
         let on_cpu = self.device().backend().is_none() && from.device().backend().is_none();
-        for (index, def) in defs.iter().enumerate() {
+        let mut sources = Vec::with_capacity(defs.len());
+        // All are looked at before any is changed.
+        for def in &defs {
             let (source_index, source_def) = from.state_def(&def.name)?;
+            sources.push(source_index);
             let (dims, source_dims) = (def.dims(), source_def.dims());
             let same = def.ty.dtype == source_def.ty.dtype && dims.get(2..) == source_dims.get(2..);
             let most = axis(&dims, 1).min(axis(&source_dims, 1));
@@ -145,6 +159,9 @@ impl Session {
                     format!("{rows} rows of {} cannot become item {item} of {}", source_def.ty, def.ty);
                 return Err(GraphError::State { state: def.name.clone(), what });
             }
+        }
+        for (index, (def, source_index)) in defs.iter().zip(sources).enumerate() {
+            let dims = def.dims();
             let row = def.bytes() / (axis(&dims, 0) * axis(&dims, 1)).max(1);
             let (at, count) = (item * axis(&dims, 1) * row, rows * row);
             if on_cpu {
@@ -229,29 +246,50 @@ impl States {
     }
 }
 
-/// Writes `rows` `[B, N, ...]` into the state `[C0, C, ...]`, those of item b from row `at[b]` on.
+/// Whether `rows` `[B, N, ...]` fit into the state `[C0, C, ...]` from rows `at[b]` on.
+pub(crate) fn check_append(
+    def: &StateDef,
+    rows: &TensorView<'_>,
+    at: &TensorView<'_>,
+) -> Result<(), GraphError> {
+    let refuse = |what: String| Err(GraphError::State { state: def.name.clone(), what });
+    let dims = def.dims();
+    let (items, capacity) = (axis(&dims, 0), axis(&dims, 1));
+    let (batch, count) = (axis(rows.shape(), 0), axis(rows.shape(), 1));
+    if batch > items {
+        return refuse(format!("it has room for {items} items, the run has {batch}"));
+    }
+    let starts = match at.as_slice::<i32>() {
+        Ok(starts) => starts,
+        Err(error) => return refuse(error.to_string()),
+    };
+    let fits = |start: i32| usize::try_from(start).is_ok_and(|s| s + count <= capacity);
+    match starts.iter().take(batch).find(|&&start| !fits(start)) {
+        Some(start) => refuse(format!(
+            "{count} rows from row {start} on do not fit: it has room for {capacity}; trim it, or make it larger"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Writes `rows` `[B, N, ...]` into the state `[C0, C, ...]`, those of item b from row `at[b]` on. If those of one item do not
+/// fit, none are written.
 pub(crate) fn append(
     state: &mut [u8],
     def: &StateDef,
     rows: &TensorView<'_>,
     at: &TensorView<'_>,
 ) -> Result<(), GraphError> {
+    check_append(def, rows, at)?;
     let refuse = |what: String| GraphError::State { state: def.name.clone(), what };
     let dims = def.dims();
     let (items, capacity) = (axis(&dims, 0), axis(&dims, 1));
     let (batch, count) = (axis(rows.shape(), 0), axis(rows.shape(), 1));
-    if batch > items {
-        return Err(refuse(format!("it has room for {items} items, the run has {batch}")));
-    }
     let starts = at.as_slice::<i32>().map_err(|e| refuse(e.to_string()))?;
     let (item, row) = (state.len() / items.max(1), state.len() / (items * capacity).max(1));
     let given = rows.bytes().len() / batch.max(1);
     for (b, &start) in starts.iter().enumerate().take(batch) {
-        let start = usize::try_from(start).ok().filter(|s| s + count <= capacity).ok_or_else(|| {
-            refuse(format!(
-                "{count} rows from row {start} on do not fit: it has room for {capacity}; trim it, or make it larger"
-            ))
-        })?;
+        let start = start as usize; // not negative: it fits
         let to = &mut state[b * item + start * row..b * item + (start + count) * row];
         let from = &rows.bytes()[b * given..(b + 1) * given];
         if rows.dtype() == def.ty.dtype {
@@ -264,6 +302,26 @@ pub(crate) fn append(
     Ok(())
 }
 
+/// Whether a value of this type and these lengths can enter a state as `commit` says.
+pub(crate) fn check_commit(
+    def: &StateDef,
+    commit: &Commit,
+    dtype: DType,
+    shape: &[usize],
+) -> Result<(), GraphError> {
+    let refuse = |what: String| Err(GraphError::State { state: def.name.clone(), what });
+    let dims = def.dims();
+    match commit {
+        Commit::Assign { .. } if shape != dims.as_slice() || dtype != def.ty.dtype => {
+            refuse(format!("it is {} and cannot become {dtype} {shape:?}", def.ty))
+        }
+        Commit::Roll { .. } if axis(shape, 0) != axis(&dims, 0) => {
+            refuse(format!("it has {} items, the run has {}", axis(&dims, 0), axis(shape, 0)))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Lets `value` enter `state` as `commit` says.
 pub(crate) fn commit(
     state: &mut [u8],
@@ -271,22 +329,11 @@ pub(crate) fn commit(
     commit: &Commit,
     value: &TensorView<'_>,
 ) -> Result<(), GraphError> {
-    let refuse = |what: String| GraphError::State { state: def.name.clone(), what };
-    let dims = def.dims();
+    check_commit(def, commit, value.dtype(), value.shape())?;
     match commit {
-        Commit::Assign { .. } => {
-            if value.shape() != dims.as_slice() || value.dtype() != def.ty.dtype {
-                let (dtype, shape) = (value.dtype(), value.shape());
-                return Err(refuse(format!("it is {} and cannot become {dtype} {shape:?}", def.ty)));
-            }
-            state.copy_from_slice(value.bytes());
-        }
+        Commit::Assign { .. } => state.copy_from_slice(value.bytes()),
         Commit::Roll { .. } => {
-            let items = axis(&dims, 0);
-            if axis(value.shape(), 0) != items {
-                let batch = axis(value.shape(), 0);
-                return Err(refuse(format!("it has {items} items, the run has {batch}")));
-            }
+            let items = axis(&def.dims(), 0);
             let (item, given) = (state.len() / items.max(1), value.bytes().len() / items.max(1));
             for b in 0..items {
                 let to = &mut state[b * item..(b + 1) * item];

@@ -56,8 +56,8 @@ fn a_graph_that_the_device_takes_whole_is_one_piece() {
 #[test]
 fn a_device_that_takes_nothing_leaves_all_to_the_cpu() {
     let (program, captures) = block(D);
-    check(&program, &captures, Partial::ops(&[]), 0);
-    let placed = program.placed(&device(Partial::ops(&[])), &[]).unwrap();
+    check(&program, &captures, Partial::ops(&[]).unwrap(), 0);
+    let placed = program.placed(&device(Partial::ops(&[]).unwrap()), &[]).unwrap();
     let report = placed.placement();
     assert!(!report.is_whole() && report.refused.len() == report.nodes, "{report}");
     assert!(report.to_string().contains("linear: partial: was not asked to run it"), "{report}");
@@ -77,7 +77,7 @@ fn chains_diamonds_and_every_single_op_cut_out() {
         (&["scale"], 1),
         (&["linear", "reshape"], 2),
     ] {
-        check(&program, &captures, Partial::ops(ops), pieces);
+        check(&program, &captures, Partial::ops(ops).unwrap(), pieces);
     }
 }
 
@@ -102,9 +102,9 @@ fn branches_of_one_level_are_one_piece_though_nothing_joins_them() {
     let y = g.apply(Binary { kind: BinaryKind::Add }, &[a, b]).unwrap();
     g.output("y", y);
     let program = Program::new(g.finish().unwrap());
-    check(&program, &[], Partial::ops(&["unary"]), 1);
-    check(&program, &[], Partial::ops(&["scale"]), 1);
-    check(&program, &[], Partial::ops(&["unary", "binary"]), 2);
+    check(&program, &[], Partial::ops(&["unary"]).unwrap(), 1);
+    check(&program, &[], Partial::ops(&["scale"]).unwrap(), 1);
+    check(&program, &[], Partial::ops(&["unary", "binary"]).unwrap(), 2);
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn in_place_ops_and_views_keep_their_values_across_a_cut() {
         let pieces = program.placed(&device(Partial::random(seed)), &[]).unwrap().placement().pieces.len();
         check(&program, &["view", "a"], Partial::random(seed), pieces);
     }
-    check(&program, &["view", "a"], Partial::ops(&["reshape"]), 0);
+    check(&program, &["view", "a"], Partial::ops(&["reshape"]).unwrap(), 0);
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn what_is_only_captured_is_not_run_without_the_capture() {
 #[test]
 fn a_device_that_fails_mid_run_is_an_error_and_the_next_run_works() {
     let (program, _) = block(D);
-    for ops in [Partial::all(), Partial::ops(&["linear"])] {
+    for ops in [Partial::all(), Partial::ops(&["linear"]).unwrap()] {
         let partial = Arc::new(ops);
         let mut session = Session::on(program.clone(), &Device::new(partial.clone()), cpu(1)).unwrap();
         let bindings = Bindings::new().with(B, 1).with(T, 3);
@@ -198,4 +198,14 @@ fn a_session_on_the_cpu_places_nothing() {
     let placed = program.placed(&Device::cpu(), &[]).unwrap();
     assert!(placed.placement().is_whole() && placed.placement().pieces.is_empty());
     assert_eq!(placed.placement().to_string(), "cpu: all 7 nodes\n");
+}
+
+#[test]
+fn ops_that_there_are_not_are_refused() {
+    for names in [&["LINEAR"][..], &["linear", "nosuchop"], &[""]] {
+        let error = Partial::ops(names).unwrap_err();
+        assert_eq!(error.name, names[names.len() - 1]);
+        assert!(error.to_string().contains("there are: batch_norm, binary, "), "{error}");
+    }
+    Partial::ops(&["append", "tile_time", "linear"]).unwrap();
 }

@@ -6,10 +6,13 @@ mod common;
 
 use common::{B, T, assert_close, block, cpu, noise, rows_of};
 use conure_graph::{
-    GraphBuilder, GraphError, MemoryWeights, Observer, Program, Session, StepDone, TileTime, ValueId,
-    Weights, run_reference,
+    Device, GraphBuilder, GraphError, MemoryWeights, Observer, Partial, Passes, Program, Session, StepDone,
+    TileTime, ValueId, Weights, run_reference,
 };
-use conure_ops::{Activation, Conv2d, ConvLength, Linear, MaskTime, Reshape, Scale, ValueType};
+use conure_ops::{
+    Activation, Binary, BinaryKind, Conv2d, ConvLength, Linear, MaskTime, MatMul, Reshape, Scale, Softmax,
+    Transpose, Unary, UnaryKind, ValueType,
+};
 use conure_tensor::{Axis, Bindings, DType, Dim, Shape, Tensor, TensorView};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -289,6 +292,20 @@ fn a_warmed_up_run_allocates_nothing() {
         });
         assert_eq!(counted.count_total, 0, "tiles, watched: {watched}: {counted:?}");
     }
+
+    // States that swap need room for one of them.
+    let mut g = builder();
+    let states = ["a", "b"].map(|name| g.state(name, ValueType::f32(Shape::fixed(&[1, 16]))));
+    let old = states.map(|s| g.read_state(s).unwrap());
+    g.assign(states[0], old[1]).unwrap();
+    g.assign(states[1], old[0]).unwrap();
+    g.output("old", old[0]);
+    let mut session = Session::new(Program::new(g.finish().unwrap()), cpu(1)).unwrap();
+    session.run(&Bindings::new(), &[]).unwrap();
+    let counted = allocation_counter::measure(|| {
+        session.run(&Bindings::new(), &[]).unwrap();
+    });
+    assert_eq!(counted.count_total, 0, "states: {counted:?}");
 }
 
 /// A graph may look at one weight in several shapes: each has a packed form of its own.
@@ -330,4 +347,143 @@ fn a_computed_weight_of_a_type_that_no_kernel_reads_is_refused() {
     let error = session.run(&Bindings::new(), &[("x", x.view()), ("w", w.view())]).unwrap_err();
     assert!(matches!(error, GraphError::Unsupported { op: "linear", .. }), "{error}");
     assert!(error.to_string().contains("input 1 is f16"), "{error}");
+}
+
+fn builder() -> GraphBuilder {
+    GraphBuilder::new(Weights::new(Arc::new(MemoryWeights::new())))
+}
+
+/// A value of several names, an input that has a name of its own, and a value that passes make the input again.
+#[test]
+fn a_capture_is_given_under_every_name_it_has() {
+    let mut g = builder();
+    let x = g.input("x", ValueType::f32(Shape::fixed(&[3, 2])));
+    g.name(x, "same");
+    let turned = g.apply(Transpose { perm: vec![1, 0] }, &[x]).unwrap();
+    let back = g.apply(Transpose { perm: vec![1, 0] }, &[turned]).unwrap();
+    g.name(back, "back");
+    let y = g.apply(Scale { factor: 2.0 }, &[back]).unwrap();
+    g.name(y, "first");
+    g.name(y, "second");
+    g.output("y", y);
+    g.output("again", y);
+    let graph = g.finish().unwrap();
+    let x = noise(1, &[3, 2]);
+    let inputs = [("x", x.view())];
+    let names = ["same", "back", "first", "second", "y", "again"];
+    let expected = run_reference(&graph, &Bindings::new(), &inputs, &names).unwrap();
+    for passes in [Passes::none(), Passes::default()] {
+        let program = Program::with_passes(graph.clone(), &passes).unwrap();
+        for device in [Device::cpu(), Device::new(Arc::new(Partial::all()))] {
+            let mut session = Session::on(program.clone(), &device, cpu(1)).unwrap();
+            let one_by_one = names.iter().map(std::slice::from_ref);
+            for captured in one_by_one.chain([names.as_slice()]) {
+                let outputs = session.run_capturing(&Bindings::new(), &inputs, captured).unwrap();
+                for name in captured.iter().chain(&["y", "again"]) {
+                    assert_close(name, &outputs.get(name).unwrap(), &expected[*name]);
+                }
+            }
+        }
+    }
+}
+
+fn lengths_ty() -> ValueType {
+    ValueType::new(DType::I32, Shape::new([(Axis::B, Dim::from(B))]))
+}
+
+/// `[B, T, 1]` to the same; many are kept at once.
+fn sums(g: &mut GraphBuilder, x: ValueId) -> ValueId {
+    let mut kept = vec![g.apply(Scale { factor: 1.0 }, &[x]).unwrap()];
+    for _ in 0..8 {
+        kept.push(g.apply(Unary { kind: UnaryKind::Tanh }, &[kept[kept.len() - 1]]).unwrap());
+    }
+    let add = |g: &mut GraphBuilder, a, b| g.apply(Binary { kind: BinaryKind::Add }, &[a, b]).unwrap();
+    kept.iter().fold(x, |sum, &v| add(g, sum, v))
+}
+
+/// As wide as it is long, with scratch in proportion to both operands.
+fn product(g: &mut GraphBuilder, x: ValueId) -> ValueId {
+    let square = g.apply(MatMul { transpose_b: true }, &[x, x]).unwrap();
+    let square = g.apply(Softmax, &[square]).unwrap();
+    g.apply(MatMul { transpose_b: false }, &[square, x]).unwrap()
+}
+
+fn tiles(g: &mut GraphBuilder, x: ValueId) -> ValueId {
+    let mut body = builder();
+    let inner = body.input("x", rows_of(1));
+    body.input("lengths", lengths_ty());
+    let y = body.apply(Scale { factor: 2.0 }, &[inner]).unwrap();
+    body.output("y", y);
+    let body = body.finish().unwrap();
+    let tile = TileTime { body, time: T, batch: B, factor: 1, halo_before: 1, halo_after: 1, tile: 3 };
+    let lengths = g.input("lengths", lengths_ty());
+    g.tile_time(tile, x, lengths).unwrap()
+}
+
+#[test]
+fn lengths_that_no_memory_holds_are_an_error() {
+    type Grow = fn(&mut GraphBuilder, ValueId) -> ValueId;
+    for (what, grow, planned_up_to) in
+        [("sums", sums as Grow, 1usize << 56), ("product", product, 0), ("tiles", tiles, 0)]
+    {
+        let mut g = builder();
+        let x = g.input("x", rows_of(1));
+        let y = grow(&mut g, x);
+        g.output("y", y);
+        let mut session = Session::new(Program::new(g.finish().unwrap()), cpu(1)).unwrap();
+        let (x, lengths) = (noise(1, &[1, 2, 1]), Tensor::from_slice(&[1], &[2i32]).unwrap());
+        let all = [("x", x.view()), ("lengths", lengths.view())];
+        let inputs = if what == "tiles" { &all[..] } else { &all[..1] };
+        let huge = (40..64).flat_map(|bits| [(1usize << bits) - 20, 1 << bits, (1 << bits) + 7]);
+        for n in huge.chain([usize::MAX]) {
+            for b in [0, 1, 3] {
+                let bindings = Bindings::new().with(B, b).with(T, n);
+                let error = match session.program().arena_bytes(&bindings, &[], &cpu(1)) {
+                    Err(error) => error,
+                    Ok(_) if n <= planned_up_to => continue,
+                    Ok(bytes) => panic!("{what} B={b} T={n:x}: {bytes}"),
+                };
+                let large = matches!(error, GraphError::TooLarge { .. } | GraphError::Dim { .. });
+                assert!(large, "{what} B={b} T={n:x}: {error}");
+                let again = session.run(&bindings, inputs).map(|_| ()).unwrap_err();
+                assert_eq!(again.to_string(), error.to_string(), "{what} B={b} T={n:x}");
+            }
+        }
+        session.run(&Bindings::new().with(B, 1).with(T, 2), inputs).unwrap();
+    }
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_when_the_graph_is_built() {
+    for (kind, expected) in
+        ["input", "output", "state"].map(|kind| (kind, format!("two {kind}s named \"twin\"")))
+    {
+        let mut g = builder();
+        let twice = |of: &str| if of == kind { ["twin", "twin"] } else { ["one", "two"] };
+        let inputs = twice("input").map(|n| g.input(n, ValueType::f32(Shape::fixed(&[2]))));
+        let states = twice("state").map(|n| g.state(n, ValueType::f32(Shape::fixed(&[2]))));
+        for ((name, v), state) in twice("output").into_iter().zip(inputs).zip(states) {
+            let y = g.apply(Scale { factor: 2.0 }, &[v]).unwrap();
+            g.output(name, y);
+            g.assign(state, y).unwrap();
+        }
+        let error = g.finish().unwrap_err().to_string();
+        assert!(error.contains(&expected), "{error}");
+    }
+    // A tile's body has no run of its own whose end its states could wait for.
+    let mut body = builder();
+    let x = body.input("x", rows_of(2));
+    body.input("lengths", lengths_ty());
+    let inner = body.state("inner", ValueType::f32(Shape::fixed(&[1, 2])));
+    let old = body.read_state(inner).unwrap();
+    let new = body.apply(Scale { factor: 1.0 }, &[old]).unwrap();
+    body.assign(inner, new).unwrap();
+    let y = body.apply(Scale { factor: 2.0 }, &[x]).unwrap();
+    body.output("y", y);
+    let body = body.finish().unwrap();
+    let mut g = builder();
+    let (x, lengths) = (g.input("x", rows_of(2)), g.input("lengths", lengths_ty()));
+    let tile = TileTime { body, time: T, batch: B, factor: 1, halo_before: 0, halo_after: 0, tile: 2 };
+    let error = g.tile_time(tile, x, lengths).unwrap_err().to_string();
+    assert!(error.contains("the body has a state, inner"), "{error}");
 }

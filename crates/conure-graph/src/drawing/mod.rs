@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn a_placed_graph_says_who_runs_what() {
         let program = Program::new(graph());
-        let device = Device::new(Arc::new(Partial::by_name("partial:linear").unwrap()));
+        let device = Device::new(Arc::new(Partial::by_name("partial:linear").unwrap().unwrap()));
         let placed = program.placed(&device, &[]).unwrap();
         let options = DrawOptions { bindings: None, placed: Some(&placed) };
         let drawing = Drawing::new(program.graph(), &options).unwrap();

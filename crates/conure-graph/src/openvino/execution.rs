@@ -7,14 +7,21 @@ use crate::backend::{Execution, PieceCall};
 use crate::error::GraphError;
 use crate::graph::{Graph, StateDef};
 use crate::observe::KernelDone;
-use crate::states::{append, commit};
+use crate::states::{append, check_append, check_commit, commit};
 use conure_device::arena::AlignedBytes;
 use conure_device::openvino::{
     CompiledModel, Element, HostInput, HostOutput, OpenVinoError, Profile, Request,
 };
-use conure_tensor::{Bindings, Dims, TensorView, tensor_bytes};
+use conure_tensor::{Bindings, DType, Dims, TensorView, tensor_bytes};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// What enters a state, kept until it does: a result in the execution's own memory stays there, the rest is copied.
+#[derive(Debug)]
+enum Staged {
+    Own { at: usize, len: usize },
+    Copied(Vec<u8>),
+}
 
 /// Where a result of the model is written.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +43,9 @@ pub(super) struct OpenVinoExecution {
     places: Vec<Place>,
     /// Memory of results that are no outputs.
     own: Vec<AlignedBytes>,
+    /// What the last run made of each commit, and of each append its rows and places; none before the first run, and after a
+    /// commit.
+    staged: Vec<(Staged, DType, Dims)>,
     /// The lengths of the run, as the model takes them.
     lengths: Vec<[u8; 8]>,
     /// Whether runs keep what each layer cost.
@@ -86,6 +96,7 @@ impl OpenVinoExecution {
             states,
             places,
             own,
+            staged: Vec::new(),
             lengths: Vec::new(),
             profiling: options.profiling,
             notices: options.notices.clone(),
@@ -191,27 +202,45 @@ impl OpenVinoExecution {
         }
     }
 
-    /// Lets the run's values enter the states.
-    fn commit(&mut self, call: &PieceCall<'_, '_>, shapes: &[Dims]) -> Result<(), GraphError> {
+    /// Keeps what is to enter the states, and refuses what does not fit.
+    fn stage(&mut self, call: &PieceCall<'_, '_>, shapes: &[Dims]) -> Result<(), GraphError> {
         let lowered = self.lowered.clone();
-        let commits = self.graph.commits.clone();
-        for (how, &from) in commits.iter().zip(&lowered.commits) {
-            let index = how.state();
-            let mut state = std::mem::take(&mut self.states[index]);
-            let value = self.value(call, from, shapes);
-            let done = value.and_then(|v| commit(state.as_mut_slice(), &self.graph.states[index], how, &v));
-            self.states[index] = state;
-            done?;
+        let mut staged = Vec::new();
+        for (how, &from) in self.graph.commits.iter().zip(&lowered.commits) {
+            let value = self.value(call, from, shapes)?;
+            check_commit(&self.graph.states[how.state()], how, value.dtype(), value.shape())?;
+            staged.push(self.staged(from, &value));
         }
         for of in &lowered.appends {
-            let mut state = std::mem::take(&mut self.states[of.state]);
-            let def = &self.graph.states[of.state];
-            let (rows, at) = (self.value(call, of.rows, shapes), self.value(call, of.at, shapes));
-            let done = rows.and_then(|rows| append(state.as_mut_slice(), def, &rows, &at?));
-            self.states[of.state] = state;
-            done?;
+            let (rows, at) = (self.value(call, of.rows, shapes)?, self.value(call, of.at, shapes)?);
+            check_append(&self.graph.states[of.state], &rows, &at)?;
+            staged.extend([self.staged(of.rows, &rows), self.staged(of.at, &at)]);
         }
+        self.staged = staged;
         Ok(())
+    }
+
+    fn staged(&self, from: From, value: &TensorView<'_>) -> (Staged, DType, Dims) {
+        let bytes = TensorView::bytes(value);
+        let staged = match from {
+            From::Result(result) if let Place::Own(at) = self.places[result] => {
+                Staged::Own { at, len: bytes.len() }
+            }
+            _ => Staged::Copied(bytes.to_vec()),
+        };
+        (staged, value.dtype(), Dims::from_slice(value.shape()))
+    }
+
+    fn unstaged<'s>(
+        &'s self,
+        (staged, dtype, dims): &'s (Staged, DType, Dims),
+    ) -> Result<TensorView<'s>, GraphError> {
+        let bytes = match staged {
+            Staged::Own { at, len } => self.own[*at].as_slice().get(..*len).unwrap_or_default(),
+            Staged::Copied(bytes) => bytes,
+        };
+        TensorView::new(*dtype, dims, bytes)
+            .map_err(|source| GraphError::Tensor { path: self.device.clone(), source })
     }
 
     /// A value that the run made or was given.
@@ -276,6 +305,7 @@ fn zeroed(def: &StateDef) -> Result<AlignedBytes, GraphError> {
 
 impl Execution for OpenVinoExecution {
     fn run(&mut self, call: &mut PieceCall<'_, '_>) -> Result<(), GraphError> {
+        self.staged.clear();
         self.check(call)?;
         let mut shapes = Vec::with_capacity(self.lowered.results.len());
         for result in &self.lowered.results {
@@ -285,7 +315,7 @@ impl Execution for OpenVinoExecution {
         let empty = |(r, shape): (&ResultOf, &Dims)| r.bytes(shape) == 0;
         if self.lowered.results.iter().zip(&shapes).all(empty) {
             self.copy_outputs(call);
-            return self.commit(call, &shapes);
+            return self.stage(call, &shapes);
         }
         self.lengths.clear();
         for dim in &self.lowered.lengths {
@@ -296,7 +326,31 @@ impl Execution for OpenVinoExecution {
         self.infer(call, &shapes)?;
         self.watch(call, &shapes)?;
         self.copy_outputs(call);
-        self.commit(call, &shapes)
+        self.stage(call, &shapes)
+    }
+
+    fn commit(&mut self) -> Result<(), GraphError> {
+        let (staged, lowered) = (std::mem::take(&mut self.staged), self.lowered.clone());
+        if staged.is_empty() {
+            return Ok(());
+        }
+        let (commits, appends) = staged.split_at(self.graph.commits.len());
+        for (how, value) in self.graph.commits.iter().zip(commits) {
+            let mut state = std::mem::take(&mut self.states[how.state()]);
+            let def = &self.graph.states[how.state()];
+            let done = self.unstaged(value).and_then(|v| commit(state.as_mut_slice(), def, how, &v));
+            self.states[how.state()] = state;
+            done?;
+        }
+        for (of, value) in lowered.appends.iter().zip(appends.chunks_exact(2)) {
+            let mut state = std::mem::take(&mut self.states[of.state]);
+            let def = &self.graph.states[of.state];
+            let (rows, at) = (self.unstaged(&value[0]), self.unstaged(&value[1]));
+            let done = rows.and_then(|rows| append(state.as_mut_slice(), def, &rows, &at?));
+            self.states[of.state] = state;
+            done?;
+        }
+        Ok(())
     }
 
     fn kernels(&self) -> Vec<KernelDone> {

@@ -293,7 +293,7 @@ mod tests {
         // Everything simple; no softmax, so that attention stays whole; nothing.
         for (lacks, left) in [("", [0, 0, 0]), ("softmax", [1, 0, 0]), ("binary", [1, 1, 1])] {
             let takes: Vec<&str> = all.into_iter().chain(moves).filter(|&o| o != lacks).collect();
-            let device = Device::new(Arc::new(Partial::ops(&takes)));
+            let device = Device::new(Arc::new(Partial::ops(&takes).unwrap()));
             let fitted = Passes::none().for_device(&device).run(graph.clone()).unwrap();
             assert_eq!(fitted.nodes().len(), graph.nodes().len(), "`none` is none");
             let fitted = Decompose::refused_by(&device).run(graph.clone()).unwrap();

@@ -2,6 +2,7 @@
 
 use super::merge_moves::emit;
 use super::moves::{Atom, Moves};
+use super::rewrite::fills_rows;
 use super::{Pass, Rewriter};
 use crate::error::GraphError;
 use crate::graph::{Graph, ValueId};
@@ -29,7 +30,7 @@ use std::collections::HashMap;
 ///
 /// It is left alone unless: im2col feeds nothing else and has no name; the product contracts the patches' axis, whole, with the
 /// last axis of the kernel; the kernel is stored (not computed) and lies as `[O, C kH kW]`, not transposed; reshapes in between
-/// only merge axes or take them apart; groups are the inner part of im2col's image axis and as many as the kernel has; a bias has
+/// only merge axes or take them apart; a kernel of a block format fills rows of kW with whole blocks, as it hardly ever does; groups are the inner part of im2col's image axis and as many as the kernel has; a bias has
 /// one number per output channel and is added along that axis. im2col pads with zeros by its definition. An f16 im2col rounds
 /// the image; the convolution does not.
 ///
@@ -375,6 +376,12 @@ fn fits(r: &Rewriter<'_>, found: &Found) -> bool {
     ]));
     let kernel = ValueType::new(r.old_ty(found.kernel).dtype, Shape::fixed(&found.kernel_shape));
     let bias = found.bias.map(|b| ValueType::new(r.old_ty(b).dtype, Shape::fixed(&[found.kernel_shape[0]])));
+    let of_blocks = |v: ValueId, shape: &[usize]| fills_rows(r.old_ty(v).dtype, shape);
+    if !of_blocks(found.kernel, &found.kernel_shape)
+        || found.bias.is_some_and(|b| !of_blocks(b, &found.kernel_shape[..1]))
+    {
+        return false;
+    }
     let mut types = vec![&x, &kernel];
     types.extend(bias.as_ref());
     let Ok(out) = found.conv.infer(&types) else { return false };
@@ -646,6 +653,28 @@ mod tests {
             assert_eq!(count(&fused, "conv2d"), 0, "{twist:?}");
             assert_eq!(count(&fused, "im2col"), 1, "{twist:?}");
             check(&format!("{twist:?}"), &graph, &fused, &Bindings::new(), &inputs, 1e-12);
+        }
+        // Blocks of 32 fill the rows of the product's kernel, not those of the convolution's.
+        for dtype in [DType::Q8_0, DType::Q4_0, DType::F16] {
+            let weights = MemoryWeights::new().with("kernel", noise(1, &[5, 288], dtype));
+            let mut g = GraphBuilder::new(Weights::new(Arc::new(weights)));
+            let x = g.input("x", ValueType::f32(shape(&[2, 32, 9, 8])));
+            let op =
+                Im2col { kernel: [3, 3], stride: [1, 1], pad: [1; 4], dilation: [1, 1], dtype: DType::F32 };
+            let patches = g.apply(op, &[x]).unwrap();
+            let patches = g.apply(Reshape { shape: shape(&[144, 288]) }, &[patches]).unwrap();
+            let kernel = g.weight("kernel", &[5, 288]).unwrap();
+            let linear = Linear { activation: Activation::None, bias: false, residual: None };
+            let y = g.apply(linear, &[patches, kernel]).unwrap();
+            g.output("y", y);
+            let graph = g.finish().unwrap();
+            let blocks = dtype.is_quantised();
+            let fused = Passes::default().run(graph.clone()).unwrap();
+            assert_eq!(count(&fused, "conv2d"), usize::from(!blocks), "{dtype}");
+            let inputs = [("x", noise(3, &[2, 32, 9, 8], DType::F32))];
+            // Activations are rounded to 8 bits for a product with blocks: 1 / 127 / sqrt(12) of the largest of 32.
+            let limit = if blocks { 1e-4 } else { 1e-10 };
+            check(&format!("{dtype}"), &graph, &fused, &Bindings::new(), &inputs, limit);
         }
         // A convolution, but what is added is not its bias.
         for twist in [Twist::BiasAlongWidth, Twist::BiasComputed] {

@@ -64,6 +64,9 @@ const ALL: [&dyn Pass; 9] = [
     &ProjectPositions,
 ];
 
+/// The name that stands for every pass.
+const EVERY: &str = "all";
+
 /// The name of [`Decompose`].
 const DECOMPOSE: &str = "decompose";
 
@@ -92,14 +95,14 @@ impl Passes {
     /// # Errors
     /// [`GraphError::UnknownPass`] with the names there are.
     pub fn without<S: AsRef<str>>(names: &[S]) -> Result<Passes, GraphError> {
-        if names.iter().any(|n| n.as_ref() == "all") {
-            return Ok(Passes::none());
-        }
         for name in names.iter().map(AsRef::as_ref) {
-            if !Passes::names().any(|n| n == name) {
+            if name != EVERY && !Passes::names().any(|n| n == name) {
                 let known = Passes::names().collect::<Vec<_>>().join(", ");
                 return Err(GraphError::UnknownPass { name: name.to_owned(), known });
             }
+        }
+        if names.iter().any(|n| n.as_ref() == EVERY) {
+            return Ok(Passes::none());
         }
         let kept = |name: &str| names.iter().all(|n| n.as_ref() != name);
         let enabled = ALL.iter().copied().filter(|p| kept(p.name())).collect();
@@ -163,10 +166,12 @@ mod tests {
         let some = Passes::without(&["fuse_glu"]).unwrap();
         assert_eq!(some.enabled().count(), names.len() - 1);
         assert!(some.enabled().all(|n| n != "fuse_glu"));
-        let error = Passes::without(&["fuse_everything"]).unwrap_err().to_string();
-        assert!(
-            error.starts_with("there is no pass \"fuse_everything\"; there are: fold_constants, "),
-            "{error}"
-        );
+        for names in [&["fuse_everything"][..], &["all", "fuse_everything"], &["fuse_everything", "all"]] {
+            let error = Passes::without(names).unwrap_err().to_string();
+            assert!(
+                error.starts_with("there is no pass \"fuse_everything\"; there are: fold_constants, "),
+                "{error}"
+            );
+        }
     }
 }

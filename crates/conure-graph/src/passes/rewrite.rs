@@ -3,7 +3,7 @@
 use crate::error::GraphError;
 use crate::graph::{Def, Graph, Node, NodeOp, Value, ValueId};
 use conure_ops::{Op, ValueType};
-use conure_tensor::{Bindings, Shape, Tensor, TensorView, quant};
+use conure_tensor::{Bindings, DType, Shape, Tensor, TensorView, quant, tensor_bytes};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -226,7 +226,7 @@ impl<'g> Rewriter<'g> {
     /// An old weight or constant under another shape: the same bytes, with no node in between.
     ///
     /// # Errors
-    /// [`GraphError::Build`] if `old` is neither, or has another number of elements.
+    /// [`GraphError::Build`] if `old` is neither, has another number of elements, or its blocks do not fill the new rows.
     pub fn reshaped_weight(&mut self, old: ValueId, shape: &[usize]) -> Result<ValueId, GraphError> {
         self.reshaped(self.new_of(old)?, shape)
     }
@@ -238,7 +238,7 @@ impl<'g> Rewriter<'g> {
     pub fn reshaped(&mut self, v: ValueId, shape: &[usize]) -> Result<ValueId, GraphError> {
         let value = &self.new.values[v.index()];
         let lengths = Shape::fixed(shape);
-        if value.ty.shape.elements() != lengths.elements() {
+        if value.ty.shape.elements() != lengths.elements() || !fills_rows(value.ty.dtype, shape) {
             return Err(self.fault(format!("{} does not become {lengths}", value.ty)));
         }
         let ty = ValueType::new(value.ty.dtype, lengths);
@@ -332,6 +332,11 @@ impl<'g> Rewriter<'g> {
         self.new.names = names;
         Ok(compact(self.new))
     }
+}
+
+/// Whether numbers of this type can lie in rows of this shape: those of a block format come in whole blocks.
+pub(super) fn fills_rows(dtype: DType, shape: &[usize]) -> bool {
+    tensor_bytes(dtype, shape).is_some()
 }
 
 /// The bytes of a weight or constant of fixed lengths.
