@@ -5,15 +5,16 @@ use std::io::{self, BufReader};
 use symphonia::core::codecs::audio::AudioCodecParameters;
 use symphonia::core::codecs::audio::well_known::CODEC_ID_ADPCM_IMA_QT;
 
+use crate::behind::behind;
 use crate::chunks::Chunks;
-use crate::error::{AudioErrorKind, joined};
+use crate::error::AudioErrorKind;
 use crate::fixed_packets::FixedPackets;
 use crate::ima4::{BLOCK_BYTES, BLOCK_FRAMES};
 use crate::layout::ChannelLayout;
 use crate::packets::{PacketStream, Track};
 use crate::pcm::SampleFormat;
 use crate::riff::check_shape;
-use crate::sniff::{joined_file, unsupported};
+use crate::sniff::unsupported;
 use crate::source::Media;
 use crate::stream::{BlockSource, Spec};
 
@@ -176,24 +177,14 @@ fn pcm(media: Media, common: &Common, sound: &Sound) -> Result<Box<dyn BlockSour
     Ok(crate::wav::pcm_stream(media, format, spec, declared, Chunks::Iff))
 }
 
-/// What is said of another file behind the form.
-fn behind(media: &mut Media) -> io::Result<Option<String>> {
-    let mut head = [0u8; 16];
-    media.read_at(0, &mut head)?;
-    let size = u64::from(u32::from_be_bytes([head[4], head[5], head[6], head[7]]));
-    let end = 8 + size + size % 2;
-    let n = media.read_at(end, &mut head)?;
-    let name = head.get(..n).and_then(joined_file);
-    Ok(name.map(|name| joined(name, Some(media.len().saturating_sub(end)))))
-}
-
 fn ima4(mut media: Media, common: &Common, sound: &Sound) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
     let mut params = AudioCodecParameters::new();
     params
         .for_codec(CODEC_ID_ADPCM_IMA_QT)
         .with_sample_rate(common.rate)
         .with_channels(crate::container::wave_channels(common.channels));
-    let left_out = behind(&mut media).map_err(AudioErrorKind::Read)?;
+    let end = sound.declared.map_or(u64::MAX, |n| sound.offset.saturating_add(n));
+    let left_out = behind(&mut media, end, Chunks::Iff).map_err(AudioErrorKind::Read)?;
     let media = media.window(sound.offset, u64::MAX).map_err(AudioErrorKind::Read)?;
     let source = FixedPackets::new(
         Box::new(BufReader::new(media)),

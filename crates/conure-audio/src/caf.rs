@@ -5,7 +5,8 @@ use std::io::{self, BufReader};
 use symphonia::core::codecs::audio::well_known::*;
 use symphonia::core::codecs::audio::{AudioCodecId, AudioCodecParameters};
 
-use crate::error::{AudioErrorKind, joined};
+use crate::behind::behind;
+use crate::error::AudioErrorKind;
 use crate::fixed_packets::FixedPackets;
 use crate::ima4::{BLOCK_BYTES, BLOCK_FRAMES};
 use crate::layout::{ChannelLayout, Speaker};
@@ -26,8 +27,6 @@ struct Chunks {
     packets: Option<PacketTable>,
     cookie: Vec<u8>,
     layout: Vec<u8>,
-    /// What is said of another file that is joined to the end of this one.
-    left_out: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -67,13 +66,18 @@ pub(crate) fn open(mut media: Media) -> Result<Box<dyn BlockSource>, AudioErrorK
     let Some((offset, declared)) = chunks.data else {
         return Err(malformed("it ends before its data chunk"));
     };
-    let media = media.window(offset, u64::MAX).map_err(AudioErrorKind::Read)?;
+    let mut media = media.window(offset, u64::MAX).map_err(AudioErrorKind::Read)?;
     if let Some(format) = sample_format(&description)? {
         let layout = layout(&chunks.layout, description.channels);
         let spec = Spec { sample_rate: description.rate, layout };
         return Ok(crate::wav::pcm_stream(media, format, spec, declared, crate::chunks::Chunks::Caf));
     }
-    compressed(media, description, declared, chunks)
+    let left_out = behind(&mut media, declared.unwrap_or(u64::MAX), crate::chunks::Chunks::Caf)
+        .map_err(AudioErrorKind::Read)?;
+    media.rewind().map_err(AudioErrorKind::Read)?;
+    let (source, mut track) = compressed(media, description, declared, chunks)?;
+    track.left_out = left_out;
+    Ok(Box::new(PacketStream::new("CAF", source, track)?))
 }
 
 fn scan(media: &mut Media) -> io::Result<Chunks> {
@@ -84,8 +88,7 @@ fn scan(media: &mut Media) -> io::Result<Chunks> {
         if media.read_at(at, &mut head)? < 12 {
             break;
         }
-        if let Some(name) = joined_file(&head) {
-            chunks.left_out = Some(joined(name, Some(media.len() - at)));
+        if joined_file(&head).is_some() {
             break;
         }
         let size = head[4..].iter().fold(0u64, |v, &b| v << 8 | u64::from(b));
@@ -196,7 +199,7 @@ fn compressed(
     d: Description,
     declared: Option<u64>,
     chunks: Chunks,
-) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
+) -> Result<(Box<dyn PacketSource>, Track), AudioErrorKind> {
     let (codec, name) = codec(&d.format)?;
     let mut params = AudioCodecParameters::new();
     params
@@ -211,7 +214,6 @@ fn compressed(
         params.with_extra_data(extra.into());
     }
     let mut track = Track::new(params, name);
-    track.left_out = chunks.left_out;
     if let Some(table) = chunks.packets.as_ref().filter(|t| t.priming >= 0 && t.valid_frames > 0) {
         let end = table.priming.saturating_add(table.valid_frames);
         track.drop.push(i64::MIN..table.priming);
@@ -241,7 +243,7 @@ fn compressed(
             opus: codec == CODEC_ID_OPUS,
         })
     };
-    Ok(Box::new(PacketStream::new("CAF", source, track)?))
+    Ok((source, track))
 }
 
 /// Whether the samples of a packet that the description states are those of the first packet: if not, the count of all

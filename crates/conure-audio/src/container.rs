@@ -24,6 +24,8 @@ static CODECS: LazyLock<CodecRegistry> = LazyLock::new(|| {
     registry.register_audio_decoder::<OwnDecoder<crate::opus::Opus>>();
     // Symphonia's own forgets the predictor's lower bits at every block.
     registry.register_audio_decoder::<OwnDecoder<crate::ima4::Ima4>>();
+    // Symphonia's own takes damaged packets for good ones.
+    registry.register_audio_decoder::<crate::alac::CheckedAlac>();
     registry
 });
 
@@ -88,8 +90,8 @@ type Opened = (&'static str, Box<dyn BlockSource>);
 /// Opens what must seek, of any format.
 pub(crate) fn open(media: Media, format: Format) -> Result<Opened, AudioErrorKind> {
     let source = match format {
-        Format::Mpeg => open_frames::<MpegHeader>(media, "MP3")?,
-        Format::Adts => open_frames::<AdtsHeader>(media, "AAC")?,
+        Format::Mpeg => open_frames::<MpegHeader>(media, "MP3", None)?,
+        Format::Adts => open_frames::<AdtsHeader>(media, "AAC", None)?,
         Format::Aiff => crate::aiff::open(media)?,
         Format::Caf => crate::caf::open(media)?,
         Format::Ogg => {
@@ -107,14 +109,16 @@ pub(crate) fn open(media: Media, format: Format) -> Result<Opened, AudioErrorKin
     Ok((format.name(), source))
 }
 
-/// A bare stream of frames, from its own file or out of a WAV.
+/// A bare stream of frames, from its own file or out of a WAV, behind which `left_out` stands.
 pub(crate) fn open_frames<H: FrameHeader + 'static>(
     media: Media,
     container: &'static str,
+    left_out: Option<String>,
 ) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
-    let (frames, track) = Frames::<H>::open(media)
+    let (frames, mut track) = Frames::<H>::open(media)
         .map_err(AudioErrorKind::Read)?
         .ok_or_else(|| AudioErrorKind::malformed(container, "it does not begin with a frame"))?;
+    track.left_out = left_out;
     Ok(Box::new(PacketStream::new(container, Box::new(frames), track)?))
 }
 

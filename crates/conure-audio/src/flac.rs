@@ -9,7 +9,10 @@ use symphonia::core::formats::{FormatOptions, FormatReader};
 use symphonia::core::io::MediaSourceStream;
 use symphonia::default::formats::FlacReader;
 
-use crate::error::{AudioErrorKind, WarningLog};
+use crate::behind::behind;
+use crate::chunks::Chunks;
+use crate::error::{AudioErrorKind, WarningLog, joined};
+use crate::flac_end::{Found, StreamEnd};
 use crate::guard::guard;
 use crate::layout::ChannelLayout;
 use crate::packets::{Packet, PacketSource, PacketStream, SourceError, Track};
@@ -36,7 +39,7 @@ fn empty(media: &mut Media) -> io::Result<Option<Spec>> {
     let (rate, channels, count) =
         ((shape >> 44) as u32, (shape >> 41 & 7) as usize + 1, shape & 0xf_ffff_ffff);
     let whole = n == b.len() && b[5..8] == [0, 0, 34] && header <= media.len();
-    let bare = media.len().saturating_sub(tag_len(media)?) <= header;
+    let bare = behind(media, header, Chunks::None)?.is_none();
     let valid = whole && bare && count == 0 && (MIN_RATE..=MAX_RATE).contains(&rate);
     Ok(valid.then(|| Spec { sample_rate: rate, layout: ChannelLayout::default_for(channels) }))
 }
@@ -70,8 +73,8 @@ impl BlockSource for NoSound {
 struct FlacStream {
     reader: Box<dyn FormatReader>,
     errors: u32,
-    /// Bytes of frames that were not seen yet, where that is looked at.
-    left: u64,
+    /// What is looked at where the reader finds no more frames.
+    end: StreamEnd,
     /// Where in the file another stream begins, joined to the end of this one.
     next: Option<u64>,
 }
@@ -83,10 +86,7 @@ impl FlacStream {
         let header = header_len(&mut media).map_err(AudioErrorKind::Read)?;
         // Symphonia would take what follows the last frame for a part of it.
         let len = another(&mut media, header).map_err(AudioErrorKind::Read)?;
-        let mut media = shared.window(at, len.unwrap_or(u64::MAX)).map_err(AudioErrorKind::Read)?;
-        let frames =
-            (media.len() - tag_len(&mut media).map_err(AudioErrorKind::Read)?).saturating_sub(header);
-        media.rewind().map_err(AudioErrorKind::Read)?;
+        let media = shared.window(at, len.unwrap_or(u64::MAX)).map_err(AudioErrorKind::Read)?;
         let stream = MediaSourceStream::new(Box::new(media), Default::default());
         let reader = match guard(move || FlacReader::try_new(stream, FormatOptions::default())) {
             Ok(Ok(reader)) => Box::new(reader) as Box<dyn FormatReader>,
@@ -101,11 +101,9 @@ impl FlacStream {
         let Some(params) = params else {
             return Err(AudioErrorKind::malformed("FLAC", "its stream information is missing"));
         };
-        let end = track.and_then(|t| t.num_frames);
-        let track = track_of(params, end);
-        // Without a count of samples, bytes that became no frame at the end are all that tells of a cut.
-        let left = if end.is_none() { frames } else { 0 };
-        Ok((FlacStream { reader, errors: 0, left, next: len.map(|n| at + n) }, track))
+        let track = track_of(params, track.and_then(|t| t.num_frames));
+        let end = StreamEnd::new(at, len, header, &track);
+        Ok((FlacStream { reader, errors: 0, end, next: len.map(|n| at + n) }, track))
     }
 }
 
@@ -132,14 +130,6 @@ fn header_len(media: &mut Media) -> io::Result<u64> {
         }
     }
     Ok(at)
-}
-
-/// The length of an ID3v1 tag at the end.
-fn tag_len(media: &mut Media) -> io::Result<u64> {
-    let Some(at) = media.len().checked_sub(128) else { return Ok(0) };
-    let mut mark = [0u8; 3];
-    media.read_at(at, &mut mark)?;
-    Ok(if &mark == b"TAG" { 128 } else { 0 })
 }
 
 /// Where another stream begins in `media`, from `from` on.
@@ -177,6 +167,25 @@ struct FlacFrames {
 const MAX_ERRORS: u32 = 1000;
 
 impl FlacFrames {
+    /// What there is where the reader finds no more frames: a last one, a stream that is joined, the end.
+    fn end(&mut self) -> Result<Option<Packet>, SourceError> {
+        let stream = &mut self.stream;
+        match stream.end.look(&self.media).map_err(SourceError::Read)? {
+            Found::Frame(packet) => Ok(Some(packet)),
+            Found::Stray(why) => {
+                stream.next = None;
+                Err(SourceError::Truncated(why))
+            }
+            Found::Cut if stream.next.is_none() => {
+                Err(SourceError::Truncated("its last frame is cut off or damaged".into()))
+            }
+            Found::Cut | Found::Nothing => match stream.next {
+                Some(at) => Err(self.join(at)),
+                None => Ok(None),
+            },
+        }
+    }
+
     /// Goes on with the stream at `at`.
     fn join(&mut self, at: u64) -> SourceError {
         self.stream.next = None;
@@ -186,9 +195,13 @@ impl FlacFrames {
                 SourceError::NewStream(Box::new(track))
             }
             Err(AudioErrorKind::Read(e)) => SourceError::Read(e),
-            Err(_) => SourceError::Broken(
-                "another FLAC file is joined to the end of this one, and its headers are damaged".into(),
-            ),
+            Err(_) => {
+                let left = match self.media.window(at, u64::MAX) {
+                    Ok(rest) => rest.len(),
+                    Err(e) => return SourceError::Read(e),
+                };
+                SourceError::Broken(joined("FLAC with damaged headers", Some(left)))
+            }
         }
     }
 }
@@ -196,6 +209,9 @@ impl FlacFrames {
 impl PacketSource for FlacFrames {
     fn next_packet(&mut self) -> Result<Option<Packet>, SourceError> {
         let stream = &mut self.stream;
+        if stream.end.reached() {
+            return self.end();
+        }
         let packet = match stream.reader.next_packet() {
             // Missing samples are told from the header's count, if there is one.
             Err(SymphoniaError::IoError(e)) if e.kind() == io::ErrorKind::UnexpectedEof => None,
@@ -207,24 +223,17 @@ impl PacketSource for FlacFrames {
             Err(e) => return Err(SourceError::Broken(e.to_string())),
             Ok(packet) => packet,
         };
-        let Some(packet) = packet else {
-            return if let Some(at) = stream.next {
-                Err(self.join(at))
-            } else if stream.left > 0 {
-                Err(SourceError::Truncated("the file ends within a frame".into()))
-            } else {
-                Ok(None)
-            };
-        };
+        let Some(packet) = packet else { return self.end() };
         stream.errors = 0;
-        stream.left = stream.left.saturating_sub(packet.data.len() as u64);
         // Its ticks are samples.
-        Ok(Some(Packet {
+        let packet = Packet {
             at: Some(packet.pts.get()),
             duration: packet.dur.get(),
             data: packet.data.into_vec(),
             ..Packet::default()
-        }))
+        };
+        stream.end.saw(&packet);
+        Ok(Some(packet))
     }
 }
 

@@ -5,6 +5,9 @@
 
 mod aac_config;
 mod aiff;
+mod alac;
+pub mod balance;
+mod behind;
 mod caf;
 mod chunks;
 mod conform;
@@ -16,6 +19,7 @@ mod elementary;
 pub mod error;
 mod fixed_packets;
 mod flac;
+mod flac_end;
 pub mod g711;
 mod guard;
 mod ima4;
@@ -42,6 +46,7 @@ mod track;
 pub mod vad;
 mod vorbis_headers;
 mod wav;
+mod wav_adpcm;
 
 pub mod log_mel;
 mod mel_filterbank;

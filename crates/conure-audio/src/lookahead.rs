@@ -97,17 +97,34 @@ impl Lookahead {
         Ok(())
     }
 
-    /// Goes over tags, and says whether anything but zeros stands behind them.
-    pub(crate) fn more_than_tags(&mut self) -> io::Result<bool> {
+    /// Goes over tags and zeros; says how many bytes there are with those tags, if anything stands behind them.
+    pub(crate) fn more_than_tags(&mut self) -> io::Result<Option<u64>> {
+        // With a tag begins the file that it belongs to.
+        let mut from = None;
         // A few tags in a row occur.
-        for _ in 0..16 {
+        let mut tags = 0;
+        loop {
+            let left = self.left();
             let data = self.peek(4096)?;
-            let Some(tag) = crate::sniff::tag_len(data) else {
-                return Ok(data.iter().any(|&b| b != 0));
-            };
-            self.skip(tag)?;
+            if let Some(tag) = crate::sniff::tag_len(data).filter(|_| tags < 16) {
+                tags += 1;
+                from = from.or(Some(left));
+                self.skip(tag)?;
+                continue;
+            }
+            match data.iter().position(|&b| b != 0) {
+                // The first bytes of MP4 are zeros too.
+                Some(zeros) => {
+                    self.consume(if zeros < 4 { 0 } else { zeros });
+                    return Ok(from.or(Some(self.left())));
+                }
+                None if data.is_empty() => return Ok(None),
+                None => {
+                    let zeros = data.len();
+                    self.consume(zeros);
+                }
+            }
         }
-        Ok(true)
     }
 
     /// Takes `n` bytes, or fewer at the end.

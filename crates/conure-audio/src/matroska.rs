@@ -165,8 +165,7 @@ impl Matroska {
 
     /// What follows the segment and is no Matroska: padding and tags, or another file.
     fn behind(&mut self) -> io::Result<()> {
-        if self.input.more_than_tags()? {
-            let left = self.input.left();
+        if let Some(left) = self.input.more_than_tags()? {
             let what = joined_file(self.input.peek(32)?).map(|name| joined(name, Some(left)));
             let why = what.unwrap_or_else(|| format!("{left} bytes that are no Matroska follow the sound"));
             self.stopped = Some(SourceError::Truncated(why));

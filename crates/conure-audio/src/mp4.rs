@@ -6,7 +6,9 @@
 use std::io;
 use std::ops::Range;
 
-use crate::error::AudioErrorKind;
+use crate::behind::behind;
+use crate::chunks::Chunks;
+use crate::error::{AudioErrorKind, joined};
 use crate::mp4_entry::SoundEntry;
 use crate::mp4_samples::{Fragments, TableSamples};
 use crate::packets::{PacketSource, PacketStream, Track};
@@ -26,8 +28,10 @@ pub(crate) struct Movie {
     fragmented: bool,
     /// There is a movie box at all.
     found: bool,
-    /// What is said of another file that is joined to the end of this one.
+    /// What is said of bytes behind the last box, another file or not.
     left_out: Option<String>,
+    /// Where the last box ends, if more follows, be it only a tag.
+    end: Option<u64>,
 }
 
 /// One track: its tables are kept as they are in the file.
@@ -61,6 +65,12 @@ const MAX_DEPTH: u32 = 8;
 const MAX_BOXES: u32 = 20_000;
 const MAX_SMALL: u64 = 64 << 10;
 const MAX_TABLE: u64 = 64 << 20;
+
+/// Boxes beside the movie; any other that fits into the file is passed over too.
+const KNOWN: [&[u8; 4]; 14] = [
+    b"mdat", b"free", b"skip", b"wide", b"pnot", b"udta", b"uuid", b"meta", b"moof", b"mfra", b"sidx",
+    b"styp", b"emsg", b"prft",
+];
 
 /// The head of a box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,6 +138,8 @@ impl Movie {
         let rate = entry.params.sample_rate.unwrap_or(48_000);
         let table = TableSamples::new(track, &entry, rate);
         let end = table.end();
+        // What is no part of the movie would be taken for a damaged one.
+        let media = media.window(0, self.end.unwrap_or(u64::MAX)).map_err(AudioErrorKind::Read)?;
         let source: Box<dyn PacketSource> = if self.fragmented && table.is_empty() {
             Box::new(Fragments::new(media, track, rate))
         } else {
@@ -198,6 +210,7 @@ impl Scanner<'_> {
 
     /// Visits the boxes between two positions.
     fn walk(&mut self, mut at: u64, end: u64, depth: u32) -> io::Result<()> {
+        let mut data = false;
         while at.saturating_add(8) <= end && self.boxes < MAX_BOXES {
             self.boxes += 1;
             let Some(head) = BoxHead::read(self.media, at)? else { return Ok(()) };
@@ -205,28 +218,46 @@ impl Scanner<'_> {
             self.visit(head.kind, at + head.header, next, depth)?;
             // Nothing that follows the movie is needed to begin.
             if depth == 0 && &head.kind == b"moov" {
-                return self.find_joined(next, end);
+                return self.behind(next, end, data);
             }
+            data |= depth == 0 && &head.kind == b"mdat";
             at = next;
         }
         Ok(())
     }
 
-    /// Looks behind the movie for another file.
-    fn find_joined(&mut self, mut at: u64, end: u64) -> io::Result<()> {
+    /// Looks behind the movie for what is no part of it; `data`: its sound stood before it.
+    fn behind(&mut self, mut at: u64, end: u64, mut data: bool) -> io::Result<()> {
+        // Where a second movie without a head of its own would begin.
+        let mut second = None;
         for _ in 0..MAX_BOXES {
-            let mut start = [0u8; 32];
-            let n = self.media.read_at(at, &mut start)?;
-            if let Some(format) = crate::sniff::joined_file(&start[..n])
-                && (format != Format::Mp4.name() || start[4..8] == *b"ftyp")
-            {
-                self.movie.left_out = Some(crate::error::joined(format, Some(end - at)));
+            let head =
+                BoxHead::read(self.media, at)?.filter(|h| h.kind.iter().all(|b| (0x20..0x7f).contains(b)));
+            let kind = head.map_or(*b"    ", |h| h.kind);
+            if &kind == b"moov" {
+                let at = second.unwrap_or(at);
+                self.movie.left_out = Some(joined(Format::Mp4.name(), Some(end - at)));
+                self.movie.end = Some(at);
                 return Ok(());
             }
-            let Some(head) = BoxHead::read(self.media, at)? else { return Ok(()) };
-            match head.size {
-                Some(size) if size < end - at => at += size,
-                _ => return Ok(()),
+            let known = KNOWN.contains(&&kind);
+            match head {
+                Some(BoxHead { size: Some(size), .. })
+                    if &kind != b"ftyp" && size <= end.saturating_sub(at) =>
+                {
+                    if data && !self.movie.fragmented {
+                        second = second.or(Some(at));
+                    }
+                    data |= &kind == b"mdat";
+                    at += size;
+                }
+                // To the end, or cut off.
+                Some(_) if known => return Ok(()),
+                _ => {
+                    self.movie.left_out = behind(self.media, at, Chunks::None)?;
+                    self.movie.end = (at < end).then_some(at);
+                    return Ok(());
+                }
             }
         }
         Ok(())

@@ -380,10 +380,9 @@ impl Ogg {
             return Err(SourceError::Truncated(why.into()));
         }
         self.input.seek(self.page_end).map_err(SourceError::Read)?;
-        if !self.input.more_than_tags().map_err(SourceError::Read)? {
+        let Some(left) = self.input.more_than_tags().map_err(SourceError::Read)? else {
             return Ok(None);
-        }
-        let left = self.input.left();
+        };
         let tail = self.input.peek(32).map_err(SourceError::Read)?;
         Err(SourceError::Truncated(match joined_file(tail) {
             Some(name) if name != Format::Ogg.name() => joined(name, Some(left)),

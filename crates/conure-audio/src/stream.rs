@@ -137,6 +137,11 @@ impl AudioStream {
         self.log.list()
     }
 
+    /// Adds a remark of the caller's to what was survived.
+    pub fn remark(&mut self, warning: Warning) {
+        self.log.push(warning);
+    }
+
     /// The next block: interleaved samples `[frames, channels]`, at least one frame, full scale -1 to 1, all finite.
     /// `None` at the end.
     ///

@@ -2,20 +2,17 @@
 
 use std::io::{self, Read};
 
-use symphonia::core::codecs::audio::well_known::{CODEC_ID_ADPCM_IMA_WAV, CODEC_ID_ADPCM_MS};
-use symphonia::core::codecs::audio::{AudioCodecId, AudioCodecParameters};
-
+use crate::behind::{self, After, after_sound};
 use crate::chunks::Chunks;
 use crate::error::{AudioErrorKind, Warning, WarningKind, WarningLog, joined};
 use crate::layout::ChannelLayout;
-use crate::packets::{Packet, PacketSource, PacketStream, SourceError, Track};
 use crate::pcm::{RawSpec, SampleFormat};
-use crate::riff::{Counted, Encoding, Header, looks_like_chunk, read_header};
-use crate::sniff::{Format, joined_file, tag_len};
+use crate::riff::{Counted, Encoding, Header, read_header};
+use crate::sniff::Format;
 use crate::source::{Input, Media};
 use crate::stream::{BlockSource, Spec};
 
-type Bytes = Box<dyn Read + Send>;
+pub(crate) type Bytes = Box<dyn Read + Send>;
 
 /// Samples without a header.
 pub(crate) fn open_raw(input: Input, spec: RawSpec) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
@@ -58,9 +55,11 @@ pub(crate) fn open_media(mut media: Media, format: Format) -> Result<Box<dyn Blo
     if let Ok(h) = header
         && h.encoding == Encoding::Mpeg
     {
-        let rest = media.len().saturating_sub(h.header_len);
-        let sound = media.window(h.header_len, h.data_len.unwrap_or(rest)).map_err(AudioErrorKind::Read)?;
-        return crate::container::open_frames::<crate::elementary::MpegHeader>(sound, "WAV");
+        let length = h.data_len.unwrap_or(u64::MAX);
+        let end = h.header_len.saturating_add(length);
+        let left_out = behind::behind(&mut media, end, h.chunks).map_err(AudioErrorKind::Read)?;
+        let sound = media.window(h.header_len, length).map_err(AudioErrorKind::Read)?;
+        return crate::container::open_frames::<crate::elementary::MpegHeader>(sound, "WAV", left_out);
     }
     media.rewind().map_err(AudioErrorKind::Read)?;
     let len = media.len();
@@ -74,34 +73,25 @@ fn open_reader(
 ) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
     let mut reader = Counted::new(reader);
     let header = read_header(&mut reader, format)?;
-    let available = len.map(|n| n.saturating_sub(header.header_len));
-    let extent = Extent { declared: unwrap_length(&header, available), available };
-    let Header { encoding, sample_rate, layout, fact, chunks, .. } = header;
-    let spec = Spec { sample_rate, layout };
-    match encoding {
-        Encoding::Pcm(format) => {
-            let mut stream = PcmStream::new(reader, format, spec, extent.declared, chunks);
-            stream.total = len;
-            Ok(Box::new(stream))
-        }
-        Encoding::ImaAdpcm { block } => adpcm(reader, CODEC_ID_ADPCM_IMA_WAV, block, spec, extent, fact),
-        Encoding::MsAdpcm { block } => adpcm(reader, CODEC_ID_ADPCM_MS, block, spec, extent, fact),
-        Encoding::Mpeg => {
-            Err(AudioErrorKind::malformed("WAV", "MP3 in it begins later than its first 64 KiB"))
-        }
+    if matches!(header.encoding, Encoding::ImaAdpcm { .. } | Encoding::MsAdpcm { .. }) {
+        return crate::wav_adpcm::open(reader, header, len);
     }
+    let declared = sound_length(&header, len);
+    let Header { encoding, sample_rate, layout, chunks, .. } = header;
+    let Encoding::Pcm(format) = encoding else {
+        return Err(AudioErrorKind::malformed("WAV", "MP3 in it begins later than its first 64 KiB"));
+    };
+    let spec = Spec { sample_rate, layout };
+    let mut stream = PcmStream::new(reader, format, spec, declared, chunks);
+    stream.total = len;
+    Ok(Box::new(stream))
 }
 
-/// How much sound there should be, and how much there is.
-#[derive(Debug, Clone, Copy)]
-struct Extent {
-    declared: Option<u64>,
-    available: Option<u64>,
-}
-
-/// A plain RIFF file longer than 4 GiB counts its data modulo 2^32: the largest length that fits is meant.
-fn unwrap_length(header: &Header, available: Option<u64>) -> Option<u64> {
+/// How much sound there should be in a file of `total` bytes. A plain RIFF file longer than 4 GiB counts its data modulo 2^32:
+/// the largest length that fits is meant.
+pub(crate) fn sound_length(header: &Header, total: Option<u64>) -> Option<u64> {
     let declared = header.data_len?;
+    let available = total.map(|n| n.saturating_sub(header.header_len));
     match available {
         Some(available) if header.may_wrap && available >= declared => {
             Some(declared + ((available - declared) >> 32 << 32))
@@ -175,12 +165,13 @@ impl PcmStream {
             }
             Some(_) => match after_sound(&mut self.reader, self.chunks).map_err(AudioErrorKind::Read)? {
                 After::Nothing => {}
-                After::Bytes => {
-                    let message = "the header ends the sound here, but more bytes follow; they were left out"
-                        .to_owned();
+                After::Bytes(from) => {
+                    let left =
+                        behind::length(&mut self.reader, from, self.total).map_err(AudioErrorKind::Read)?;
+                    let message = behind::stray(left);
                     log.push(Warning { kind: WarningKind::HeaderLies, message, start, end: None });
                 }
-                After::File(name) => self.join(name, start, log),
+                After::File(name) => self.join(name, start, log).map_err(AudioErrorKind::Read)?,
             },
             None => {}
         }
@@ -188,65 +179,10 @@ impl PcmStream {
     }
 }
 
-/// What follows the sound of a file whose header says where it ends.
-enum After {
-    /// Nothing that could be sound: chunks, padding, the rest of an archive.
-    Nothing,
-    /// Another file of this format, joined to the first end to end; the reader stands before it.
-    File(&'static str),
-    /// Something else, probably sound that the header forgot.
-    Bytes,
-}
-
-/// Chunks behind the sound that are looked at: more has no file that anyone wrote.
-const MAX_CHUNKS: u32 = 1000;
-
-fn after_sound(reader: &mut Counted<Bytes>, chunks: Chunks) -> io::Result<After> {
-    // Padding behind the sound: up to a multiple of two bytes, or of eight.
-    let padding = match chunks {
-        Chunks::W64 => 7,
-        Chunks::Riff | Chunks::Iff => 1,
-        Chunks::Caf | Chunks::None => 0,
-    };
-    for _ in 0..padding {
-        let head = reader.up_to(24)?;
-        reader.unread(&head);
-        if head.first() != Some(&0) || joined_file(&head).is_some() {
-            break;
-        }
-        reader.skip(1)?;
-    }
-    for _ in 0..MAX_CHUNKS {
-        let head = reader.up_to(24)?;
-        if let Some(name) = joined_file(&head) {
-            reader.unread(&head);
-            return Ok(After::File(name));
-        }
-        if let Some(tag) = tag_len(&head) {
-            reader.unread(&head);
-            reader.skip(tag)?;
-            continue;
-        }
-        if head.iter().all(|&b| b == 0) || head.starts_with(b"PK") {
-            break;
-        }
-        match chunks.lengths(&head) {
-            Some((len, size)) if looks_like_chunk(&head) => {
-                reader.unread(head.get(len..).unwrap_or_default());
-                reader.skip(size)?;
-            }
-            None if chunks != Chunks::None && head.len() < 12 => break,
-            _ => return Ok(After::Bytes),
-        }
-    }
-    Ok(After::Nothing)
-}
-
 impl PcmStream {
     /// Goes on with the file that follows, if its samples are like those so far; else says what is left out.
-    fn join(&mut self, name: &'static str, start: f64, log: &mut WarningLog) {
+    fn join(&mut self, name: &'static str, start: f64, log: &mut WarningLog) -> io::Result<()> {
         let begun = self.reader.count;
-        let left = self.total.map(|n| n.saturating_sub(begun));
         let format = [Format::Wav, Format::Au].into_iter().find(|f| f.name() == name);
         let why = match format.map(|format| read_header(&mut self.reader, format)) {
             Some(Ok(next))
@@ -256,7 +192,7 @@ impl PcmStream {
             {
                 self.left = next.data_len;
                 self.ended = false;
-                return;
+                return Ok(());
             }
             Some(Ok(next)) => format!(
                 "{name} of {} Hz with {} channels or of another encoding",
@@ -266,8 +202,9 @@ impl PcmStream {
             Some(Err(_)) => format!("{name} with a damaged header"),
             None => name.to_owned(),
         };
-        let message = joined(&why, left);
+        let message = joined(&why, behind::length(&mut self.reader, begun, self.total)?);
         log.push(Warning { kind: WarningKind::LostUnknown, message, start, end: None });
+        Ok(())
     }
 }
 
@@ -327,82 +264,5 @@ impl BlockSource for PcmStream {
             SampleFormat::MuLaw => "mu-law",
             _ => "PCM",
         }
-    }
-}
-
-fn adpcm(
-    reader: Counted<Bytes>,
-    codec: AudioCodecId,
-    block: usize,
-    spec: Spec,
-    extent: Extent,
-    fact: Option<u64>,
-) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
-    let channels = spec.layout.channels();
-    let source = AdpcmBlocks { reader, codec, block, channels, left: extent.declared, at: 0 };
-    let frames = source.frames(block);
-    let mut params = AudioCodecParameters::new();
-    params
-        .for_codec(codec)
-        .with_sample_rate(spec.sample_rate)
-        .with_channels(crate::container::wave_channels(channels))
-        .with_max_frames_per_packet(frames)
-        .with_frames_per_block(frames);
-    let name = if codec == CODEC_ID_ADPCM_MS { "Microsoft ADPCM" } else { "IMA ADPCM" };
-    let declared = extent.declared.map(|n| n / block as u64 * frames);
-    // The last block may hold more samples than the file means.
-    let meant = fact.filter(|&f| declared.is_none_or(|d| f <= d && d - f < frames));
-    let bounded = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-    let mut track = Track::new(params, name);
-    track.drop = meant.map(|m| bounded(m)..i64::MAX).into_iter().collect();
-    track.end = declared.filter(|_| extent.available.is_some()).map(|d| bounded(d - d % frames.max(1)));
-    Ok(Box::new(PacketStream::new("WAV", Box::new(source), track)?))
-}
-
-/// The blocks of ADPCM: each decodes by itself.
-struct AdpcmBlocks {
-    reader: Counted<Bytes>,
-    codec: AudioCodecId,
-    block: usize,
-    channels: usize,
-    left: Option<u64>,
-    at: i64,
-}
-
-impl AdpcmBlocks {
-    /// Samples of each channel in a block of `bytes`.
-    fn frames(&self, bytes: usize) -> u64 {
-        let n = if self.codec == CODEC_ID_ADPCM_MS {
-            // 7 bytes of state with two samples, then two samples a byte.
-            bytes.checked_sub(7 * self.channels).map_or(0, |b| b * 2 / self.channels + 2)
-        } else {
-            // 4 bytes of state with one sample, then groups of 4 bytes, 8 samples, for each channel in turn.
-            bytes.checked_sub(4 * self.channels).map_or(0, |b| b / (4 * self.channels) * 8 + 1)
-        };
-        n as u64
-    }
-}
-
-impl PacketSource for AdpcmBlocks {
-    fn next_packet(&mut self) -> Result<Option<Packet>, SourceError> {
-        let want = self.left.map_or(self.block, |left| left.min(self.block as u64) as usize);
-        let mut data = self.reader.up_to(want).map_err(SourceError::Read)?;
-        if let Some(left) = &mut self.left {
-            *left -= data.len() as u64;
-        }
-        let (got, whole) = (self.frames(data.len()), self.frames(self.block));
-        if got == 0 {
-            let after = after_sound(&mut self.reader, Chunks::Riff).map_err(SourceError::Read)?;
-            return match after {
-                After::File(name) if self.left == Some(0) => Err(SourceError::Truncated(joined(name, None))),
-                _ => Ok(None),
-            };
-        }
-        // A last block that is cut short: decoded as far as it goes.
-        data.resize(self.block, 0);
-        let packet =
-            Packet { data, at: Some(self.at), duration: whole, trim: (0, whole - got), ..Packet::default() };
-        self.at = self.at.saturating_add_unsigned(whole);
-        Ok(Some(packet))
     }
 }

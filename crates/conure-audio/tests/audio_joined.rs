@@ -118,6 +118,128 @@ fn what_is_joined_is_named() {
     }
 }
 
+/// So many bytes that are no sound in any format.
+fn junk(count: u64) -> Vec<u8> {
+    let mut state = 0x1234_5678_9abc_def1u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 24) as u8
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// Whatever is put behind a file of whichever container, with sound of whichever codec, is named with its length; nothing of the
+/// file itself is lost for it.
+#[test]
+fn whatever_follows_is_named_with_its_length() {
+    let mp3 = read("short.mp3");
+    let tagless = mp3[mp3.iter().position(|&b| b == 0xff).unwrap()..].to_vec();
+    let junk = junk(3000);
+    for name in [
+        "ima.wav",
+        "ima_stereo.wav",
+        "msadpcm.wav",
+        "msadpcm_stereo.wav",
+        "mp3.wav",
+        "mulaw.wav",
+        "w64.w64",
+        "speech.wav",
+        "alac.m4a",
+        "alac_stereo.m4a",
+        "tail.m4a",
+        "faststart.m4a",
+        "fragmented.mp4",
+        "flac.mp4",
+        "mp3.mp4",
+        "opus.mp4",
+        "pcm.mov",
+        "ima4.mov",
+        "ima4.aifc",
+        "aiff16.aiff",
+        "ima4.caf",
+        "alac.caf",
+        "flac.caf",
+        "au16.au",
+        "a.flac",
+        "stereo.flac",
+        "pipe.flac",
+        "vorbis.ogg",
+        "audio.opus",
+        "opus.webm",
+    ] {
+        let bytes = read(name);
+        let alone = decode(bytes.clone());
+        assert!(damage(&alone).is_empty(), "{name}: {:?}", alone.warnings);
+        for (kind, tail) in [("junk", &junk), ("MP3", &mp3), ("MP3 without a tag", &tagless)] {
+            let joined = decode([&bytes[..], tail].concat());
+            assert_eq!(joined.samples.len(), alone.samples.len(), "{name} + {kind}: {:?}", joined.warnings);
+            assert!(joined.samples == alone.samples, "{name} + {kind}: other samples");
+            let said = damage(&joined);
+            let [warning] = said.as_slice() else { panic!("{name} + {kind}: {said:?}") };
+            let length = format!("({} bytes)", tail.len());
+            let begun = format!("{} bytes that are no Matroska", tail.len());
+            assert!(
+                warning.message.contains(&length) || warning.message.contains(&begun),
+                "{name} + {kind}: {warning}"
+            );
+            assert!((warning.start - alone.duration()).abs() < 0.1, "{name} + {kind}: {warning}");
+        }
+    }
+}
+
+/// By a pipe, whose length is not known, too.
+#[test]
+fn what_follows_a_pipe_is_counted() {
+    for name in ["ima.wav", "speech.wav"] {
+        let bytes = [read(name), junk(100_000)].concat();
+        let pipe = AudioSource::reader("-", std::io::Cursor::new(bytes));
+        let audio = decode_all(pipe, &DecodeOptions::default()).unwrap();
+        assert!(audio.warnings[0].message.contains("(100000 bytes)"), "{name}: {:?}", audio.warnings);
+    }
+}
+
+/// ADPCM joined end to end is read on, also in another kind of blocks, as WAV of other encodings is.
+#[test]
+fn joined_adpcm_is_decoded_on() {
+    for names in
+        [["ima.wav", "ima.wav"], ["msadpcm_stereo.wav", "msadpcm_stereo.wav"], ["ima.wav", "msadpcm.wav"]]
+    {
+        let parts = names.map(|name| decode(read(name)));
+        let whole = decode(names.map(read).concat());
+        assert!(damage(&whole).is_empty(), "{names:?}: {:?}", whole.warnings);
+        assert!(whole.samples == [&parts[0].samples[..], &parts[1].samples].concat(), "{names:?}");
+    }
+}
+
+/// Tags that programs put behind FLAC, MP4 and WAV are no sound, and cost none.
+#[test]
+fn tags_behind_a_file_are_passed_over() {
+    let mut id3 = b"TAG".to_vec();
+    id3.resize(128, b' ');
+    let foot = |head: bool| {
+        let numbers = [2000u32, 42, 1, if head { 0x8000_0000 } else { 0 }, 0, 0];
+        [&b"APETAGEX"[..], &numbers.map(u32::to_le_bytes).concat()].concat()
+    };
+    let ape = [&foot(true)[..], b"\x01\0\0\0\0\0\0\0K\0", &foot(true)].concat();
+    let ape1 = [&b"\x01\0\0\0\0\0\0\0K\0"[..], &foot(false)].concat();
+    for name in ["a.flac", "pipe.flac", "c51.flac", "alac.m4a", "fragmented.mp4", "mp3.wav", "alac.caf"] {
+        let bytes = read(name);
+        let alone = decode(bytes.clone());
+        for (kind, tag) in [
+            ("ID3v1", id3.clone()),
+            ("APE", ape.clone()),
+            ("APE without a head", ape1.clone()),
+            ("both", [&ape[..], &id3].concat()),
+        ] {
+            let tagged = decode([&bytes[..], &tag].concat());
+            assert!(tagged.samples == alone.samples, "{name} {kind}: {:?}", tagged.warnings);
+            assert!(tagged.warnings.is_empty(), "{name} {kind}: {:?}", tagged.warnings);
+        }
+    }
+}
+
 /// The byte ranges of the pages of an Ogg file.
 fn pages(ogg: &[u8]) -> Vec<std::ops::Range<usize>> {
     let mut at = 0;

@@ -1,6 +1,7 @@
 //! Recordings as a model takes them: one channel, at the model's sample rate.
 
 use crate::error::Error;
+use conure_audio::balance::Balance;
 use conure_audio::decode::{AudioStream, DecodeOptions, open};
 use conure_audio::downmix::Downmix;
 use conure_audio::error::AudioError;
@@ -123,6 +124,8 @@ pub(crate) struct Blocks {
     pub name: String,
     stream: AudioStream,
     downmix: Downmix,
+    /// Whether the mix loses what the channels hold; told once.
+    balance: Option<Balance>,
     resampler: Resampler,
     rate: u32,
     sample_rate: u32,
@@ -147,10 +150,12 @@ impl Blocks {
         let frames = |seconds: f64| (seconds.max(0.0) * f64::from(rate)).round() as u64;
         let begin = frames(options.start);
         let end = options.duration.map_or(u64::MAX, |d| begin.saturating_add(frames(d)));
+        let balance = Balance::new(&downmix, rate, begin);
         Ok(Blocks {
             name,
             stream,
             downmix,
+            balance,
             resampler,
             rate,
             sample_rate,
@@ -182,6 +187,9 @@ impl Blocks {
         let block = if self.at < self.end { self.stream.next_block()? } else { None };
         let Some(block) = block else {
             self.check_end()?;
+            if let Some(warning) = self.balance.take().and_then(Balance::finish) {
+                self.stream.remark(warning);
+            }
             self.resampler.finish(samples);
             return Ok(false);
         };
@@ -197,7 +205,12 @@ impl Blocks {
             self.name,
             samples.len() as f64 / f64::from(self.sample_rate)
         )))?;
-        self.resampler.push(&self.mono[first.min(last)..last], samples);
+        let wanted = first.min(last)..last;
+        if let Some(balance) = &mut self.balance {
+            let channels = block.len() / self.mono.len().max(1);
+            balance.push(&block[wanted.start * channels..wanted.end * channels], &self.mono[wanted.clone()]);
+        }
+        self.resampler.push(&self.mono[wanted], samples);
         Ok(true)
     }
 
@@ -233,6 +246,28 @@ mod tests {
         cut[11] = 64;
         let e = read(AudioSource::bytes("x.au", cut), 16_000, &AudioOptions::default()).unwrap_err();
         assert!(e.to_string().contains("no sound was found"), "{e}");
+    }
+
+    /// A stereo recording of which the channels are opposite is silence when it is mixed, and that is said, of the part that is read.
+    #[test]
+    fn a_mix_that_cancels_out_is_said() {
+        let bytes: Vec<u8> = (0..40_000i32)
+            .flat_map(|i| {
+                let s = (f64::from(i) * 0.2).sin() * 9000.0;
+                [s as i16, -(s as i16)].map(i16::to_le_bytes).concat()
+            })
+            .collect();
+        let mut options = AudioOptions { start: 1.0, duration: Some(2.5), ..AudioOptions::default() };
+        options.decode.raw = "s16le:8000:2".parse().ok();
+        let read = |options: &AudioOptions| {
+            read(AudioSource::bytes("x", bytes.clone()), 16_000, options).unwrap().warnings
+        };
+        let warnings = read(&options);
+        let [warning] = warnings.as_slice() else { panic!("{warnings:?}") };
+        assert!(warning.to_string().contains("--channel 0"), "{warning}");
+        assert_eq!((warning.start, warning.end), (1.0, Some(3.5)));
+        options.mix = Mix::Channel(1);
+        assert!(read(&options).is_empty());
     }
 
     #[test]
