@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use conure::{
-    AudioOptions, Decoder, FileClip, FilesEvent, RecogniseOptions, Samples, SpeechModel, TranscribeOptions,
+    AudioOptions, Decoder, FileClip, FilesEvent, LoadOptions, RecogniseOptions, Samples, SpeechModel,
+    TranscribeOptions, Transcript,
 };
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -35,17 +36,21 @@ fn clips(speech: &[f32]) -> Vec<Vec<f32>> {
     ]
 }
 
-/// The same text, times and confidence to the last bit: alone, in any batch and in any order, with both decoders and with
-/// a transducer of either kind.
-#[test]
-fn neighbours_change_nothing() {
-    let oracle = |name: &str| SpeechModel::load(data(&format!("oracle/{name}"))).unwrap();
-    let embedded = SpeechModel::embedded(&Default::default()).unwrap();
-    for (name, model, decoders) in [
-        ("embedded", embedded, &[Decoder::Tdt, Decoder::Ctc][..]),
-        ("rnnt80", oracle("rnnt80.gguf"), &[Decoder::Rnnt]),
-        ("tdt128", oracle("tdt128.gguf"), &[Decoder::Tdt]),
-    ] {
+/// A model of each kind of head with its decoders, on a device.
+fn models(device: &str) -> [(&'static str, SpeechModel, &'static [Decoder]); 4] {
+    let load = LoadOptions { device: Some(device.into()), ..Default::default() };
+    let oracle = |name: &str| SpeechModel::load_with(data(&format!("oracle/{name}.gguf")), &load).unwrap();
+    [
+        ("embedded", SpeechModel::embedded(&load).unwrap(), &[Decoder::Tdt, Decoder::Ctc]),
+        ("rnnt80", oracle("rnnt80"), &[Decoder::Rnnt]),
+        ("tdt128", oracle("tdt128"), &[Decoder::Tdt]),
+        ("ctc80", oracle("ctc80"), &[Decoder::Ctc]),
+    ]
+}
+
+/// Holds every clip in company to what it is alone: `same` says whether two transcripts are.
+fn check_neighbours(device: &str, same: impl Fn(&Transcript, &Transcript) -> bool) {
+    for (name, model, decoders) in models(device) {
         let clips = clips(&speech(&model));
         for &decoder in decoders {
             let recognise = RecogniseOptions { decoder, ..Default::default() };
@@ -57,11 +62,41 @@ fn neighbours_change_nothing() {
                 let group: Vec<Samples<'_>> = order.iter().map(|&i| samples[i]).collect();
                 let together = model.transcribe_batch(&group, &options).unwrap();
                 for (&i, found) in order.iter().zip(&together) {
-                    assert_eq!(*found, alone[i], "{name} {decoder:?} {order:?} clip {i}");
+                    let what = format!("{name} on {device}, {decoder:?} {order:?} clip {i}");
+                    assert!(same(found, &alone[i]), "{what}: {found:?}\nalone: {:?}", alone[i]);
                 }
             }
         }
     }
+}
+
+/// The same text, times and confidence to the last bit: alone, in any batch and in any order, with both decoders and with
+/// a transducer of either kind.
+#[test]
+fn neighbours_change_nothing() {
+    check_neighbours("cpu", |found, alone| found == alone);
+}
+
+/// The same text and times on OpenVINO's CPU device too, whose kernels may sum a row in another order where a batch has another
+/// shape: confidence may differ by that much.
+#[test]
+fn neighbours_change_nothing_on_openvino() {
+    let worst = std::cell::Cell::new(0.0_f32);
+    check_neighbours("openvino:CPU", |found, alone| {
+        let (mut found, mut alone) = (found.clone(), alone.clone());
+        let off = confidences(&mut found).into_iter().zip(confidences(&mut alone));
+        let off = off.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        worst.set(worst.get().max(off));
+        found == alone && off <= 1e-4
+    });
+    println!("confidence: off by {:.1e} at the most", worst.get());
+}
+
+/// Takes the confidences out of a transcript.
+fn confidences(transcript: &mut Transcript) -> Vec<f32> {
+    let words = transcript.segments.iter_mut().flat_map(|s| &mut s.words).map(|w| &mut w.confidence);
+    let tokens = transcript.tokens.iter_mut().flatten().map(|t| &mut t.confidence);
+    words.chain(tokens).map(std::mem::take).collect()
 }
 
 #[test]
