@@ -32,6 +32,7 @@ struct Options {
     minutes: f64,
     model: Option<PathBuf>,
     program: Option<PathBuf>,
+    stream: bool,
     passed_on: Vec<String>,
 }
 
@@ -62,7 +63,7 @@ struct Outcome {
     seconds: f64,
 }
 
-/// `cargo xtask long [--minutes N] [--model MODEL.gguf] [--program CONURE] [-- OPTIONS...]`.
+/// `cargo xtask long [--minutes N] [--model MODEL.gguf] [--program CONURE] [--stream] [-- OPTIONS...]`.
 ///
 /// # Errors
 /// Clips or a program that cannot be had; a figure that is not what it should be.
@@ -78,6 +79,10 @@ pub fn run(args: &[String]) -> Result<()> {
     let folder = root().join("target/long");
     std::fs::create_dir_all(&folder)?;
     let mut known = known()?;
+    if options.stream {
+        let made = make(&folder, &known, options.minutes)?;
+        return crate::live::run(&program, options.model.as_deref(), &made.path);
+    }
     alone(&program, &options, &folder, &mut known)?;
     let mut rows = Vec::new();
     for minutes in [SHORT, options.minutes] {
@@ -90,7 +95,8 @@ pub fn run(args: &[String]) -> Result<()> {
 }
 
 fn parse(args: &[String]) -> Result<Options> {
-    let mut options = Options { minutes: 120.0, model: None, program: None, passed_on: Vec::new() };
+    let mut options =
+        Options { minutes: 120.0, model: None, program: None, stream: false, passed_on: Vec::new() };
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {
         let mut value = || rest.next().with_context(|| format!("{arg} needs a value"));
@@ -98,6 +104,7 @@ fn parse(args: &[String]) -> Result<Options> {
             "--minutes" => options.minutes = value()?.parse().context("--minutes takes a number")?,
             "--program" => options.program = Some(value()?.into()),
             "--model" => options.model = Some(value()?.into()),
+            "--stream" => options.stream = true,
             "--" => options.passed_on.extend(rest.by_ref().cloned()),
             other => bail!("`cargo xtask long` does not know {other}"),
         }

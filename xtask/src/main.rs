@@ -6,6 +6,7 @@
 mod budget;
 mod deps;
 mod embed;
+mod live;
 mod long;
 mod peers;
 mod process;
@@ -41,10 +42,11 @@ Usage: cargo xtask COMMAND
   wer [--release] [MODEL.gguf]
             word error rates on the clips of tests/data/audio: a table by set, head and element type, and what each type
             changes against f32
-  long [--minutes N] [--model MODEL.gguf] [--program CONURE] [-- OPTIONS...]
+  long [--minutes N] [--model MODEL.gguf] [--program CONURE] [--stream] [-- OPTIONS...]
             two hours made of the clips of tests/data/audio with pauses between, transcribed as one recording: what is lost,
             doubled or misheard against the clips alone, memory and speed against ten minutes; OPTIONS go to
-            `conure transcribe` of a release build, or of CONURE
+            `conure transcribe` of a release build, or of CONURE; with --stream, what ten minutes of its stream cost in memory
+            and time at the beginning and at the end
 ";
 
 fn main() -> ExitCode {

@@ -47,6 +47,30 @@ fn words_come_as_json_lines() {
     assert_eq!(text.stderr, "");
 }
 
+/// A model for whole recordings hears the last seconds again: words that may change are told as such, and those that are told as
+/// complete are the text.
+#[test]
+fn a_model_for_recordings_streams_too() {
+    let stream = |args: &[&str]| {
+        let ran = run(conure().args(["transcribe", "--stream"]).args(args).arg(speech()));
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        ran
+    };
+    let ran = stream(&["--window", "10"]);
+    let events: Vec<Value> = ran.stdout.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let of = |kind: &str| -> Vec<Vec<Value>> {
+        let wanted = events.iter().filter(|e| e["event"] == kind);
+        wanted.map(|e| e["words"].as_array().unwrap().clone()).collect()
+    };
+    assert!(of("partial").iter().any(|words| words.len() > 1) && of("words").len() > 2, "{}", ran.stdout);
+    let words: Vec<String> =
+        of("words").concat().iter().map(|w| w["word"].as_str().unwrap().to_owned()).collect();
+    let text = stream(&["--window", "10", "-q", "--no-timestamps"]);
+    assert_eq!(text.stdout.split_whitespace().collect::<Vec<_>>(), words);
+    assert!(text.stdout.contains("don't wish to see it"), "{}", text.stdout);
+    assert!(ran.stderr.contains("times as fast as speech; words come up to"), "{}", ran.stderr);
+}
+
 #[test]
 fn a_pipe_is_heard_before_it_ends() {
     let (_folder, model) = model();
@@ -73,9 +97,9 @@ fn a_pipe_is_heard_before_it_ends() {
 
 #[test]
 fn what_cannot_stream_is_said_before_the_first_sound() {
-    let ran = run(conure().args(["transcribe", "--stream", "-q"]).arg(speech()));
+    let ran = run(conure().args(["transcribe", "--stream", "-q", "--look-ahead", "1"]).arg(speech()));
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
-    assert!(ran.stderr.contains("this model cannot stream"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("cannot be had of this model's streams"), "{}", ran.stderr);
     let two = run(conure().args(["transcribe", "--stream"]).args([speech(), speech()]));
     assert!(two.code == Some(2) && two.stderr.contains("--stream hears one input"), "{}", two.stderr);
     let alone = run(conure().args(["transcribe", "--look-ahead", "1"]).arg(speech()));
@@ -110,6 +134,7 @@ fn a_played_file_is_heard_like_a_microphone() {
     let events: Vec<Value> = real.stdout.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     assert!(events.iter().any(|e| e["event"] == "words"), "{}", real.stdout);
     assert!(real.stderr.contains("s after they were spoken, at most"), "{}", real.stderr);
+    assert!(real.stderr.contains("the first was shown"), "{}", real.stderr);
 }
 
 /// Something that records as `arecord` does stands for it; one that fails is told of, and so is that there is none.

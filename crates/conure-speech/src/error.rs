@@ -123,11 +123,22 @@ pub enum SpeechError {
         #[source]
         source: GraphError,
     },
-    /// The features of a stream would have to be normalised over all of it.
-    #[error("{model}: this model normalises features over the whole recording, so that it cannot stream")]
-    StreamFeatures {
+    /// An option of streams that is for models trained to stream.
+    #[error(
+        "{model}: {option} cannot be had of this model's streams: it was trained for whole recordings, of \
+         which it hears the last seconds again and again"
+    )]
+    StreamOption {
         /// What messages call the model.
         model: String,
+        /// What was asked for.
+        option: &'static str,
+    },
+    /// A window of a stream that makes no sense.
+    #[error("a stream cannot be heard in windows of {seconds} s: they are of 5 to 400 s")]
+    StreamWindow {
+        /// What was asked for.
+        seconds: f64,
     },
     /// A sample of a stream is not a number.
     #[error("sample {at} of the stream is {value}; samples are numbers, best in -1 ..= 1")]

@@ -28,6 +28,6 @@ pub use measure::{BatchTimes, StageTimes};
 pub use options::{Decoder, RecogniseOptions};
 pub use progress::{OnProgress, Progress, Stage};
 pub use recogniser::{Recogniser, Recognition};
-pub use stream::{EndKind, Stream, StreamEnd, StreamOptions, StreamUpdate};
+pub use stream::{EndKind, STREAM_WINDOW_SECONDS, Stream, StreamEnd, StreamOptions, StreamUpdate};
 pub use transcribe::{TranscribeOptions, shift};
 pub use vad::{SileroVad, Vad, VadDetector};

@@ -36,8 +36,9 @@ pub use conure_language::{
 pub use conure_speech::result::{Alternative, Segment, TokenInfo, Transcript, Word};
 pub use conure_speech::timing::Segmentation;
 pub use conure_speech::{
-    Decoder, EndKind, HotWords, OnProgress, Progress, RecogniseOptions, Search, Stage, Stream, StreamEnd,
-    StreamOptions, StreamUpdate, TranscribeOptions, Vad, WHOLE_SECONDS, WINDOW_SECONDS, format,
+    Decoder, EndKind, HotWords, OnProgress, Progress, RecogniseOptions, STREAM_WINDOW_SECONDS, Search, Stage,
+    Stream, StreamEnd, StreamOptions, StreamUpdate, TranscribeOptions, Vad, WHOLE_SECONDS, WINDOW_SECONDS,
+    format,
 };
 pub use conure_tensor::{DType, Tensor};
 pub use conure_text::{ChatTemplate, Message, TextError, TextStream, Tokenizer};

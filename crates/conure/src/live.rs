@@ -32,12 +32,15 @@ impl SpeechModel {
         // A model that cannot stream must say so before the first sound is waited for.
         let mut stream = self.stream(options)?;
         let mut blocks = Blocks::open(source, self.sample_rate(), audio)?;
-        let mut samples = Vec::new();
+        let (mut samples, mut partial) = (Vec::new(), Vec::new());
         loop {
             samples.clear();
             let more = blocks.next(&mut samples)?;
             let update = stream.feed(&samples)?;
-            let news = !update.tokens.is_empty() || !update.captures.is_empty();
+            let told_before =
+                update.tokens.is_empty() && update.captures.is_empty() && update.ends.is_empty();
+            let news = !told_before || update.partial != partial;
+            partial.clone_from(&update.partial);
             if news && told(&update, &stream).is_break() {
                 break;
             }

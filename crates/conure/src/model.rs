@@ -296,7 +296,7 @@ impl SpeechModel {
     /// ```
     ///
     /// # Errors
-    /// A model that was trained for whole recordings, a look-ahead or language that it cannot have.
+    /// A look-ahead, a window or a language that the model cannot have.
     pub fn stream(&self, options: StreamOptions) -> Result<Stream, Error> {
         Ok(self.recogniser.stream(options)?)
     }

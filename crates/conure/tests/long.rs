@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use conure::{
-    AudioSource, OnProgress, Progress, Samples, SpeechModel, Stage, TranscribeOptions, Transcript, Vad,
+    AudioSource, EndKind, OnProgress, Progress, Samples, Segment, SpeechModel, Stage, StreamEnd,
+    StreamOptions, TranscribeOptions, Transcript, Vad,
 };
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,24 @@ fn windows(seconds: f64) -> TranscribeOptions {
 
 fn transcribe(model: &SpeechModel, samples: &[f32], options: &TranscribeOptions) -> Transcript {
     model.transcribe(Samples::mono(samples, RATE as u32), options).unwrap()
+}
+
+/// What a stream says, as a transcript, and its pauses: words that were told are never taken back.
+fn streamed(model: &SpeechModel, samples: &[f32], options: StreamOptions) -> (Transcript, Vec<StreamEnd>) {
+    let mut stream = model.stream(options).unwrap();
+    let (mut words, mut ends) = (Vec::new(), Vec::new());
+    for block in samples.chunks(1_600) {
+        let update = stream.feed(block).unwrap();
+        words.extend(update.words);
+        ends.extend(update.ends);
+    }
+    words.extend(stream.finish().unwrap().words);
+    let segments = vec![Segment { words, ..Segment::default() }];
+    (Transcript { segments, duration: stream.seconds(), ..Transcript::default() }, ends)
+}
+
+fn texts(found: &Transcript) -> Vec<String> {
+    found.segments.iter().flat_map(|s| &s.words).map(|w| w.word.clone()).collect()
 }
 
 /// Numbers from 0 to 1 that are the same every time.
@@ -101,11 +120,19 @@ fn nothing_is_lost_or_doubled_at_a_seam() {
     let (samples, places) = recording(&clips);
     let borrowed: Vec<_> = clips.iter().map(|c| Samples::mono(c, RATE as u32)).collect();
     let alone = MODEL.transcribe_batch(&borrowed, &Default::default()).unwrap();
-    for vad in [None, Some(Vad::Energy)] {
-        let what = vad.as_ref().map_or("everything", Vad::name);
-        let found = transcribe(&MODEL, &samples, &TranscribeOptions { vad, ..windows(20.0) });
-        assert!((found.duration - samples.len() as f64 / RATE as f64).abs() < 1e-9);
-        let heard = by_place(&found, &places);
+    let in_windows = |vad| transcribe(&MODEL, &samples, &TranscribeOptions { vad, ..windows(20.0) });
+    // Every second of a stream is heard some ten times: the first clips are enough, and twice the window.
+    let part = (places[12].start * RATE as f64) as usize;
+    let options = StreamOptions { window: Some(15.0), ..Default::default() };
+    for (what, found, count) in [
+        ("everything", in_windows(None), places.len()),
+        ("what is spoken", in_windows(Some(Vad::Energy)), places.len()),
+        ("a stream", streamed(&MODEL, &samples[..part], options).0, 12),
+    ] {
+        let places = &places[..count];
+        let length = if count == 12 { part } else { samples.len() };
+        assert!((found.duration - length as f64 / RATE as f64).abs() < 1e-9);
+        let heard = by_place(&found, places);
         let (mut wrong, mut wrong_alone, mut of) = (0, 0, 0);
         for ((row, alone), heard) in rows.iter().zip(&alone).zip(&heard) {
             assert!(!heard.is_empty() || alone.text.is_empty(), "{what}: nothing of {}", row[0]);
@@ -126,6 +153,63 @@ fn nothing_is_lost_or_doubled_at_a_seam() {
         for (i, words) in five.iter().enumerate() {
             assert!(!five[i + 1..].iter().take(20).any(|w| w == words), "{what}: twice {words:?}");
         }
+    }
+}
+
+/// A stream of a model for whole recordings that ends within a window says what the recording says, up to words that were final before
+/// all was heard: nothing of the tail is lost, no word is more or less than that, and there are no more errors.
+#[test]
+fn a_stream_ends_as_the_recording_reads() {
+    let table = std::fs::read_to_string(data("audio/transcripts.tsv")).unwrap();
+    let rows = table.lines().skip(1).map(|l| l.split('\t').collect::<Vec<_>>());
+    let (mut wrong, mut wrong_alone) = (0, 0);
+    for row in rows.step_by(2).filter(|r| r[5].parse::<f64>().unwrap() < 10.0) {
+        let clip = read(row[0]);
+        let alone = texts(&transcribe(&MODEL, &clip, &Default::default()));
+        let found = texts(&streamed(&MODEL, &clip, StreamOptions::default()).0);
+        println!("{}: {found:?}, alone {alone:?}", row[0]);
+        assert!(found.last() == alone.last() && found.len().abs_diff(alone.len()) <= 1, "{}", row[0]);
+        let reference: Vec<&str> = row[1].split_whitespace().collect();
+        wrong += errors(&reference, &found);
+        wrong_alone += errors(&reference, &alone);
+    }
+    println!("{wrong} errors, alone {wrong_alone}");
+    assert!(wrong as f64 <= 1.1 * wrong_alone as f64 + 2.0, "{wrong} errors, alone {wrong_alone}");
+}
+
+/// How a stream is cut changes nothing, a pause within a sentence neither; a longer one is told.
+#[test]
+fn streams_of_windows_are_heard_alike_however_they_come() {
+    let clip = read("speech.wav");
+    let (mut stream, mut found) = (MODEL.stream(StreamOptions::default()).unwrap(), Vec::new());
+    let mut at = 0;
+    for size in [1, 160, 997, 1_600, 16_000].into_iter().cycle() {
+        let block = &clip[at..clip.len().min(at + size)];
+        found.extend(stream.feed(block).unwrap().words);
+        at += block.len();
+        if at == clip.len() {
+            break;
+        }
+    }
+    found.extend(stream.finish().unwrap().words);
+    assert!(stream.finish().is_err());
+    assert_eq!(streamed(&MODEL, &clip, StreamOptions::default()).0.segments[0].words, found);
+
+    // Between two words: the clip has one of its breaths there.
+    let gap = found.windows(2).max_by(|a, b| (a[1].start - a[0].end).total_cmp(&(b[1].start - b[0].end)));
+    let gap = gap.unwrap();
+    let cut = (gap[1].start * RATE as f64) as usize - RATE / 20;
+    for (seconds, pauses) in [(0.7, 0), (4.0, 1)] {
+        let silence = vec![0.0; (seconds * RATE as f64) as usize];
+        let with = [&clip[..cut], &silence, &clip[cut..]].concat();
+        let (heard, ends) = streamed(&MODEL, &with, StreamOptions::default());
+        let plain: Vec<&str> = found.iter().map(|w| w.word.as_str()).collect();
+        let off = errors(&plain, &texts(&heard));
+        assert!(off <= 2, "{seconds} s: {:?} and {plain:?}", texts(&heard));
+        assert_eq!(ends.len(), pauses, "{seconds} s: {ends:?}");
+        // Two frames about the word's end: its last token may be heard a frame apart.
+        let there = |e: &StreamEnd| e.kind == EndKind::Pause && (e.time - gap[0].end).abs() < 0.17;
+        assert!(ends.iter().all(there), "{seconds} s: {ends:?}, the word ends at {}", gap[0].end);
     }
 }
 

@@ -37,14 +37,13 @@ fn clips(speech: &[f32]) -> Vec<Vec<f32>> {
 }
 
 /// A model of each kind of head with its decoders, on a device.
-fn models(device: &str) -> [(&'static str, SpeechModel, &'static [Decoder]); 4] {
+fn models(device: &str) -> [(&'static str, SpeechModel, &'static [Decoder]); 3] {
     let load = LoadOptions { device: Some(device.into()), ..Default::default() };
     let oracle = |name: &str| SpeechModel::load_with(data(&format!("oracle/{name}.gguf")), &load).unwrap();
     [
         ("embedded", SpeechModel::embedded(&load).unwrap(), &[Decoder::Tdt, Decoder::Ctc]),
         ("rnnt80", oracle("rnnt80"), &[Decoder::Rnnt]),
         ("tdt128", oracle("tdt128"), &[Decoder::Tdt]),
-        ("ctc80", oracle("ctc80"), &[Decoder::Ctc]),
     ]
 }
 

@@ -174,6 +174,22 @@ fn a_stream_gives_what_the_recording_gives() {
     }
 }
 
+/// The text of a stream is that of the recording, within a word: nothing of the tail is lost.
+#[test]
+fn a_stream_reads_as_the_recording_does() {
+    let oracle = oracle("prompt128");
+    let speech = speech();
+    for samples in [118_960, 100_000, 17_333] {
+        let clip = conure::Samples::mono(&speech[..samples], 16_000);
+        let whole = oracle.model.transcribe(clip, &Default::default()).unwrap();
+        let stream = run(&oracle.model, &speech[..samples], 1600, StreamOptions::default());
+        let stream: Vec<&str> = stream.words.iter().map(|w| w.word.as_str()).collect();
+        let whole: Vec<&str> = whole.text.split_whitespace().collect();
+        let common = stream.iter().zip(&whole).take_while(|(a, b)| a == b).count();
+        assert!(stream.len().max(whole.len()) <= common + 1, "{samples}: {stream:?} {whole:?}");
+    }
+}
+
 #[test]
 fn an_end_of_utterance_is_told_once_and_the_predictor_begins_anew() {
     let oracle = oracle("stream_eou128");
@@ -193,8 +209,14 @@ fn an_end_of_utterance_is_told_once_and_the_predictor_begins_anew() {
 #[test]
 fn what_cannot_stream_says_why() {
     let whole = SpeechModel::embedded(&Default::default()).unwrap();
-    let error = whole.stream(Default::default()).unwrap_err().to_string();
-    assert!(error.contains("embedded: this model cannot stream"), "{error}");
+    for options in [exact(1), StreamOptions { exact: true, ..Default::default() }] {
+        let error = whole.stream(options).unwrap_err().to_string();
+        assert!(error.contains("cannot be had of this model's streams"), "{error}");
+    }
+    let odd = StreamOptions { window: Some(1.0), ..Default::default() };
+    let error = whole.stream(odd).unwrap_err().to_string();
+    assert!(error.contains("5 to 400 s"), "{error}");
+    assert!(whole.stream(Default::default()).unwrap().finish().unwrap().words.is_empty());
     let oracle = oracle("stream_eou128");
     let odd = StreamOptions { look_ahead: Some(3), ..Default::default() };
     let error = oracle.model.stream(odd).unwrap_err().to_string();

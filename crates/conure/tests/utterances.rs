@@ -55,7 +55,7 @@ fn direction(model: &SpeechModel, samples: &[f32], pause: usize) -> (Vec<f32>, f
 }
 
 /// The oracle with the tensors that make it hear utterances.
-fn model(folder: &Path, pause: usize) -> (SpeechModel, u32) {
+fn model(folder: &Path, pause: usize, hears_ends: bool) -> (SpeechModel, u32) {
     let (plain, ours) = (folder.join("plain.gguf"), folder.join("ours.gguf"));
     let nemo = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/oracle/stream_eou128.nemo"));
     convert(nemo, &plain, &ConvertOptions { dtype: TargetType::F32, ..Default::default() }).unwrap();
@@ -97,7 +97,7 @@ fn model(folder: &Path, pause: usize) -> (SpeechModel, u32) {
                 id,
                 if id == blank {
                     1.0
-                } else if id == word || id == eou {
+                } else if id == word || (id == eou && hears_ends) {
                     0.0
                 } else {
                     -100.0
@@ -138,7 +138,7 @@ fn hear(model: &SpeechModel, samples: &[f32], block: usize, options: StreamOptio
 fn n_utterances_have_n_ends() {
     let folder = tempfile::tempdir().unwrap();
     let pause = 24_000;
-    let (model, word) = model(folder.path(), pause);
+    let (model, word) = model(folder.path(), pause, true);
     for count in [1, 5, 9] {
         let samples = bursts(count, pause);
         for (block, exact) in [(1_600, false), (1_600, true), (997, false), (160, true), (48_000, false)] {
@@ -157,5 +157,19 @@ fn n_utterances_have_n_ends() {
                 assert!(end.time > stopped - 0.2 && end.time < stopped + 1.0, "{what}: {end:?} {stopped}");
             }
         }
+    }
+}
+
+/// A pause within a sentence, 0.7 s, is no end unless the model says so: nothing is told of it, and the predictor goes on, which here
+/// has said the word already and does not say it again. One that began anew would.
+#[test]
+fn a_pause_alone_ends_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, word) = model(folder.path(), 24_000, false);
+    for exact in [false, true] {
+        let options = StreamOptions { exact, ..StreamOptions::default() };
+        let heard = hear(&model, &bursts(4, 11_200), 1_600, options);
+        assert_eq!(heard.tokens.iter().map(|t| t.id).collect::<Vec<_>>(), [word], "exact {exact}");
+        assert!(heard.ends.is_empty(), "exact {exact}: {:?}", heard.ends);
     }
 }

@@ -28,11 +28,11 @@ pub enum LiveFormatArg {
 #[command(after_help = "Examples:\n  \
     conure listen -m realtime.gguf\n  \
     conure listen -m realtime.gguf --input speech.wav\n\n\
-    Needs a streaming model, such as parakeet_realtime_eou_120m. Ctrl-C ends it. The microphone is recorded with arecord\n\
-    (alsa-utils), parec (PulseAudio, PipeWire) or rec (SoX), whichever is there.")]
+    A streaming model, such as parakeet_realtime_eou_120m, is fastest. Ctrl-C ends it. The microphone is recorded with\n\
+    arecord (alsa-utils), parec (PulseAudio, PipeWire) or rec (SoX), whichever is there.")]
 pub struct ListenArgs {
     /// The model, a GGUF file
-    #[arg(short, long, value_name = "MODEL", env = "CONURE_MODEL", required = true)]
+    #[arg(short, long, value_name = "MODEL", env = "CONURE_MODEL")]
     pub model: Option<PathBuf>,
 
     /// Hear this file as if it were spoken into the microphone

@@ -179,9 +179,9 @@ pub struct TranscribeArgs {
 #[command(next_help_heading = "Streaming")]
 pub struct LiveArgs {
     /// Give words as they are spoken, also of a pipe that never ends: a line that grows on a terminal, else a JSON object
-    /// per line; needs a streaming model
+    /// per line; fastest with a streaming model, of others the last 20 s (--window) are heard again and again
     #[arg(long, env = "CONURE_STREAM", value_parser = FalseyValueParser::new())]
-    #[arg(conflicts_with_all = ["output_dir", "word_timestamps", "max_words", "max_duration", "highlight_words", "tokens", "silence_gap", "local_attention", "window", "vad"])]
+    #[arg(conflicts_with_all = ["output_dir", "word_timestamps", "max_words", "max_duration", "highlight_words", "tokens", "silence_gap", "local_attention", "vad"])]
     pub stream: bool,
 
     /// Frames of 80 ms that a streaming model waits for before it decides: more is better and later [default: as the model

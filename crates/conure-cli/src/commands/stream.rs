@@ -29,6 +29,7 @@ pub fn run(args: &TranscribeArgs, interrupt: &Interrupt) -> Result<Exit, Failure
         look_ahead: args.live.look_ahead,
         language: args.recognition.language.clone(),
         tight_words: args.recognition.tight_words,
+        window: args.recognition.window,
         cancel: Some(interrupt.flag().clone()),
         ..StreamOptions::default()
     };
@@ -63,12 +64,14 @@ impl Live {
         interrupt: &Interrupt,
     ) -> Result<Exit, Failure> {
         let (mut computing, mut chunk) = (Duration::ZERO, 0.0);
-        let mut late = Vec::new();
+        let (mut late, mut first) = (Vec::new(), None);
         let mut failure = None;
         let result = model.listen(source, audio, options, |update, stream| {
             (computing, chunk) = (stream.computing(), stream.latency());
             let heard = self.since.map(|since| since.elapsed().as_secs_f64());
             late.extend(heard.into_iter().flat_map(|now| update.words.iter().map(move |w| now - w.end)));
+            let shown = update.words.first().or(update.partial.first());
+            first = first.or_else(|| heard.zip(shown).map(|(now, word)| now - word.start));
             match screen.show(update) {
                 Ok(true) => ControlFlow::Continue(()),
                 Ok(false) => ControlFlow::Break(()),
@@ -91,20 +94,30 @@ impl Live {
             warning(&format!("{}: {text}", self.name));
         }
         if !self.quiet && heard.seconds > 0.0 {
-            note(&how_it_went(&self.name, heard.seconds, computing, chunk, late));
+            note(&how_it_went(&self.name, heard.seconds, computing, chunk, late, first));
         }
         Ok(Exit::Success)
     }
 }
 
-/// How fast a stream was heard and how late its words came: measured where it came as fast as it was spoken.
-fn how_it_went(name: &str, seconds: f64, computing: Duration, chunk: f64, mut late: Vec<f64>) -> String {
+/// How fast a stream was heard and how late its words came: measured where it came as fast as it was spoken, the first also from its
+/// beginning to where something of it was shown.
+fn how_it_went(
+    name: &str,
+    seconds: f64,
+    computing: Duration,
+    chunk: f64,
+    mut late: Vec<f64>,
+    first: Option<f64>,
+) -> String {
     let per_second = computing.as_secs_f64() / seconds;
     let rate = 1.0 / per_second.max(f64::MIN_POSITIVE);
     late.sort_by(f64::total_cmp);
     let measured = match (late.get(late.len() / 2), late.last()) {
         (Some(median), Some(most)) => {
-            format!("words came {median:.2} s after they were spoken, at most {most:.2} s")
+            let first =
+                first.map_or(String::new(), |s| format!("; the first was shown {s:.2} s after it began"));
+            format!("words came {median:.2} s after they were spoken, at most {most:.2} s{first}")
         }
         _ => format!("words come up to {:.2} s after they are spoken", chunk * (1.0 + per_second)),
     };
@@ -170,10 +183,10 @@ impl Screen {
     }
 }
 
-/// The words of an update in order, with `None` where an utterance ends.
+/// The words of an update in order, with `None` where an utterance ends or speech pauses.
 fn pieces(update: &StreamUpdate) -> Vec<Option<&Word>> {
     let mut pieces = Vec::new();
-    let mut ends = update.ends.iter().filter(|e| e.kind == EndKind::Utterance).peekable();
+    let mut ends = update.ends.iter().filter(|e| e.kind != EndKind::Backchannel).peekable();
     for (i, word) in update.words.iter().enumerate() {
         while ends.next_if(|e| e.words <= i).is_some() {
             pieces.push(None);
@@ -213,7 +226,7 @@ fn line(term: &Term, said: &mut String, drawn: &mut bool, update: &StreamUpdate)
             None => {}
         }
     }
-    let growing = update.partial.as_ref().map_or(String::new(), |p| format!(" {}", p.word));
+    let growing: String = update.partial.iter().map(|p| format!(" {}", p.word)).collect();
     let columns = usize::from(term.size().1).saturating_sub(2).max(8);
     term.write_str(&tail(format!("{said}{growing}").trim_start(), columns))?;
     term.flush()
@@ -237,12 +250,15 @@ fn events(update: &StreamUpdate) -> Vec<Value> {
         let of = match end.kind {
             EndKind::Utterance => "utterance",
             EndKind::Backchannel => "backchannel",
+            EndKind::Pause => "pause",
         };
         events.push(json!({"event": "end", "of": of, "time": end.time}));
     }
     words_until(&mut events, usize::MAX);
-    if let Some(partial) = &update.partial {
-        events.push(json!({"event": "partial", "word": word(partial)}));
+    // Also none, where words that were told turned out not to be.
+    if !update.partial.is_empty() || events.is_empty() {
+        let words: Vec<Value> = update.partial.iter().map(word).collect();
+        events.push(json!({"event": "partial", "words": words}));
     }
     events
 }
@@ -252,27 +268,27 @@ mod tests {
     use super::*;
     use conure::StreamEnd;
 
-    fn update(words: &[&str], ends: &[usize], partial: Option<&str>) -> StreamUpdate {
+    fn update(words: &[&str], ends: &[usize], partial: &[&str]) -> StreamUpdate {
         let word = |text: &&str| Word { word: (*text).to_owned(), start: 1.0, end: 1.5, confidence: 0.5 };
         let end = |&words: &usize| StreamEnd { kind: EndKind::Utterance, frame: 20, time: 1.6, words };
         StreamUpdate {
             words: words.iter().map(word).collect(),
             ends: ends.iter().map(end).collect(),
-            partial: partial.as_ref().map(word),
+            partial: partial.iter().map(word).collect(),
             ..StreamUpdate::default()
         }
     }
 
     #[test]
     fn words_and_ends_come_in_the_order_of_speech() {
-        let events = events(&update(&["a", "b", "c"], &[2], Some("d")));
+        let events = events(&update(&["a", "b", "c"], &[2], &["d", "e"]));
         let kinds: Vec<&str> = events.iter().map(|e| e["event"].as_str().unwrap()).collect();
         assert_eq!(kinds, ["words", "end", "words", "partial"]);
         assert_eq!(events[0]["words"].as_array().unwrap().len(), 2);
         assert_eq!((events[1]["of"].as_str(), events[1]["time"].as_f64()), (Some("utterance"), Some(1.6)));
-        assert_eq!(events[3]["word"]["word"], "d");
+        assert_eq!(events[3]["words"][1]["word"], "e");
 
-        let update = update(&["a", "b"], &[0, 1, 2], None);
+        let update = update(&["a", "b"], &[0, 1, 2], &[]);
         let order: Vec<&str> =
             pieces(&update).iter().map(|piece| piece.map_or("|", |w| w.word.as_str())).collect();
         assert_eq!(order, ["|", "a", "|", "b", "|"]);
@@ -281,13 +297,14 @@ mod tests {
     #[test]
     fn what_was_measured_is_said() {
         let second = Duration::from_millis(500);
-        let told = how_it_went("a", 10.0, second, 0.16, Vec::new());
+        let told = how_it_went("a", 10.0, second, 0.16, Vec::new(), None);
         assert_eq!(
             told,
             "a: 10.00 s of audio, 20.0 times as fast as speech; words come up to 0.17 s after they are spoken"
         );
-        let told = how_it_went("a", 10.0, second, 0.16, vec![0.5, 0.25, 0.75]);
-        assert!(told.ends_with("; words came 0.50 s after they were spoken, at most 0.75 s"), "{told}");
+        let told = how_it_went("a", 10.0, second, 0.16, vec![0.5, 0.25, 0.75], Some(0.4));
+        let expected = "; words came 0.50 s after they were spoken, at most 0.75 s; the first was shown 0.40 s after it began";
+        assert!(told.ends_with(expected), "{told}");
     }
 
     #[test]

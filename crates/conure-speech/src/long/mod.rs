@@ -9,7 +9,7 @@
 mod feed;
 mod holes;
 mod plan;
-mod stitch;
+pub(crate) mod stitch;
 
 use crate::decode::Token;
 use crate::error::SpeechError;
@@ -142,13 +142,13 @@ impl Recogniser {
     }
 
     /// Samples of so many encoder frames.
-    fn samples_of(&self, frames: usize) -> usize {
+    pub(crate) fn samples_of(&self, frames: usize) -> usize {
         (self.frame_seconds() * f64::from(self.sample_rate())).round() as usize * frames
     }
 }
 
 /// Tokens of a clip that begins at encoder frame `start` of a recording, in frames of the recording.
-fn shifted(recognition: &Recognition, start: usize, frame_seconds: f64) -> Vec<Token> {
+pub(crate) fn shifted(recognition: &Recognition, start: usize, frame_seconds: f64) -> Vec<Token> {
     let padding = (recognition.padding / frame_seconds).round() as usize;
     let place = |t: &Token| Token { frame: (start + t.frame).saturating_sub(padding), ..*t };
     recognition.tokens.iter().map(place).collect()

@@ -9,7 +9,7 @@ use crate::decode::Token;
 use conure_text::Vocabulary;
 
 /// Encoder frames by which the same token may lie apart in two windows: 0.4 s.
-const APART: usize = 5;
+pub(crate) const APART: usize = 5;
 /// What it costs, in frames from the cut, to change over within a word, or at a pair without a neighbour that matches.
 const WITHIN_WORD: usize = 25;
 const ALONE: usize = 12;
@@ -41,7 +41,7 @@ pub(crate) fn join(tokens: &mut Vec<Token>, next: &[Token], seam: &Seam, vocabul
     tokens.extend(next[taken..].iter().map(|t| Token { frame: t.frame.max(earliest), ..*t }));
 }
 
-fn starts(token: &Token, vocabulary: &Vocabulary) -> bool {
+pub(crate) fn starts(token: &Token, vocabulary: &Vocabulary) -> bool {
     vocabulary.starts_word(token.id) && !vocabulary.is_punctuation(token.id)
 }
 
@@ -61,7 +61,7 @@ fn changeover(a: &[Token], b: &[Token], seam: &Seam, vocabulary: &Vocabulary) ->
 }
 
 /// A longest common subsequence: pairs of indices, in order.
-fn alignment(a: &[Token], b: &[Token], vocabulary: &Vocabulary) -> Vec<(usize, usize)> {
+pub(crate) fn alignment(a: &[Token], b: &[Token], vocabulary: &Vocabulary) -> Vec<(usize, usize)> {
     let key = |t: &Token| vocabulary.piece(t.id).map(str::to_lowercase);
     let (keys_a, keys_b): (Vec<_>, Vec<_>) = (a.iter().map(key).collect(), b.iter().map(key).collect());
     let same = |i: usize, j: usize| a[i].frame.abs_diff(b[j].frame) <= APART && keys_a[i] == keys_b[j];

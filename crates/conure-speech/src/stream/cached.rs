@@ -1,23 +1,19 @@
-//! Streams: audio as it comes, words as they are spoken.
-//!
-//! For models trained for it: every chunk goes through the encoder once, with the keys, values and convolution inputs of the
-//! frames before it kept as states, so that the cost of a chunk is the same after a second and after an hour.
+//! Streams of models trained for them: every chunk goes through the encoder once, with the keys, values and convolution inputs
+//! of the frames before it kept as states, so that the cost of a chunk is the same after a second and after an hour.
 
+use super::{EndKind, Spoken, StreamEnd, StreamOptions, StreamUpdate};
 use crate::decode::{Token, TransducerState};
 use crate::error::SpeechError;
 use crate::front_end::{item_rows, tensor_error, valid_part};
 use crate::options::RecogniseOptions;
 use crate::recogniser::Recogniser;
-use crate::result::Word;
-use crate::timing::{TIGHT_FRAMES, TimingOptions, finished_tokens, words};
+use crate::timing::finished_tokens;
 use crate::transducer::TransducerSession;
-use conure_audio::log_mel::{Normalize, Scratch};
+use conure_audio::log_mel::Scratch;
 use conure_graph::Session;
 use conure_models::StreamingConfig;
-use conure_tensor::{Bindings, Symbol, Tensor, TensorView};
+use conure_tensor::{Bindings, Symbol, TensorView};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
 
 const T: Symbol = Symbol::new("T");
 const B: Symbol = Symbol::new("B");
@@ -25,64 +21,9 @@ const B: Symbol = Symbol::new("B");
 /// Mel frames that NeMo's stream drops at the end if there are no more of them.
 const DROPPED_TAIL: usize = 8;
 
-/// How a stream is heard.
-#[derive(Clone, Debug, Default)]
-pub struct StreamOptions {
-    /// Encoder frames of look-ahead: more is better and later. `None`: what the model was trained with first.
-    pub look_ahead: Option<usize>,
-    /// The language, for models that are told it; `None` or `auto`: the model's default.
-    pub language: Option<String>,
-    /// As NeMo streams: a frame of zeros ends the stream, a tail of less than an encoder frame is dropped, and the predictor
-    /// goes on after an end of utterance.
-    pub exact: bool,
-    /// Whether words end where their last token is spoken.
-    pub tight_words: bool,
-    /// Encoder values of each chunk to hand out, by name.
-    pub captures: Vec<String>,
-    /// Ends a run soon after it is set, with [`SpeechError::Cancelled`].
-    pub cancel: Option<Arc<AtomicBool>>,
-}
-
-/// What became known since the last call.
-#[derive(Clone, Debug, Default)]
-pub struct StreamUpdate {
-    /// Words that are complete, in order; times are seconds from the start of the stream.
-    pub words: Vec<Word>,
-    /// The word that is being spoken; it may grow.
-    pub partial: Option<Word>,
-    /// Ends that the model heard.
-    pub ends: Vec<StreamEnd>,
-    /// Tokens, special ones included; frames count from the start of the stream.
-    pub tokens: Vec<Token>,
-    /// What [`StreamOptions::captures`] asked for, chunk by chunk.
-    pub captures: Vec<(String, Tensor)>,
-}
-
-/// An end that the model heard.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StreamEnd {
-    /// What ended.
-    pub kind: EndKind,
-    /// The encoder frame.
-    pub frame: usize,
-    /// Seconds from the start of the stream.
-    pub time: f64,
-    /// How many of the update's [`StreamUpdate::words`] were spoken before it.
-    pub words: usize,
-}
-
-/// What ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndKind {
-    /// What the speaker had to say: `<EOU>`.
-    Utterance,
-    /// A short word of a listener: `<EOB>`.
-    Backchannel,
-}
-
-/// A stream in progress. It is fed samples as they come, in pieces of any size: how they are cut changes nothing.
+/// A stream at work.
 #[derive(Debug)]
-pub struct Stream {
+pub(super) struct Cached {
     recogniser: Arc<Recogniser>,
     config: StreamingConfig,
     options: StreamOptions,
@@ -105,38 +46,31 @@ pub struct Stream {
     frames: usize,
     /// Tokens of the word that is being spoken.
     open: Vec<Token>,
-    latest: f64,
-    computing: Duration,
-    finished: bool,
+    spoken: Spoken,
 }
 
-impl Recogniser {
-    /// Begins a stream of mono samples in -1 ..= 1 at [`Recogniser::sample_rate`].
-    ///
+impl Cached {
     /// # Errors
-    /// [`conure_models::ModelError::NotStreaming`] for a model that was trained for whole recordings only, or a look-ahead
-    /// that it cannot have; a language that it has not; a model without a transducer.
-    pub fn stream(self: &Arc<Self>, options: StreamOptions) -> Result<Stream, SpeechError> {
-        let config = self.model().streaming(options.look_ahead)?;
-        let mel = self.log_mel().config();
-        if mel.normalize != Normalize::None {
-            return Err(SpeechError::StreamFeatures { model: self.name().to_owned() });
-        }
+    /// A language that the model has not; a model without a transducer.
+    pub(super) fn new(
+        recogniser: &Arc<Recogniser>,
+        config: StreamingConfig,
+        options: StreamOptions,
+    ) -> Result<Cached, SpeechError> {
         let recognise = RecogniseOptions { language: options.language.clone(), ..Default::default() };
-        let prompt = self.prompt_row(&recognise)?;
-        let transducer = TransducerSession::new(self.model(), self.device(), self.cpu())?;
-        self.model().joint()?;
-        let session =
-            Session::on(self.model().chunk_encoder(&config, true)?, self.device(), self.cpu().clone())?;
-        let ends = ["<EOU>", "<EOB>"].map(|piece| self.vocabulary().id(piece));
-        Ok(Stream {
-            mel: vec![0.0; config.mel_before * mel.n_mels],
-            scratch: self.log_mel().scratch(),
-            recogniser: self.clone(),
+        let prompt = recogniser.prompt_row(&recognise)?;
+        let model = recogniser.model();
+        let transducer = TransducerSession::new(model, recogniser.device(), recogniser.cpu())?;
+        model.joint()?;
+        let encoder = model.chunk_encoder(&config, true)?;
+        let session = Session::on(encoder, recogniser.device(), recogniser.cpu().clone())?;
+        let log_mel = recogniser.log_mel();
+        Ok(Cached {
+            mel: vec![0.0; config.mel_before * log_mel.config().n_mels],
+            scratch: log_mel.scratch(),
             config,
-            options,
             prompt,
-            ends,
+            ends: ["<EOU>", "<EOB>"].map(|piece| recogniser.vocabulary().id(piece)),
             session,
             first: true,
             transducer,
@@ -147,80 +81,39 @@ impl Recogniser {
             computed: 0,
             frames: 0,
             open: Vec::new(),
-            latest: 0.0,
-            computing: Duration::ZERO,
-            finished: false,
+            spoken: Spoken::new(recogniser, recogniser.transducer_head(), options.tight_words),
+            recogniser: recogniser.clone(),
+            options,
         })
     }
-}
 
-impl Stream {
-    /// The geometry of its chunks.
-    pub fn config(&self) -> &StreamingConfig {
+    pub(super) fn config(&self) -> &StreamingConfig {
         &self.config
     }
 
-    /// Seconds of audio received.
-    pub fn seconds(&self) -> f64 {
-        self.received as f64 / f64::from(self.recogniser.sample_rate())
-    }
-
-    /// Seconds from a sound's arrival to the words of its chunk at the most, computing not counted.
-    pub fn latency(&self) -> f64 {
-        self.config.frames() as f64 * self.recogniser.frame_seconds()
-    }
-
-    /// What chunks took to compute so far.
-    pub fn computing(&self) -> Duration {
-        self.computing
-    }
-
-    /// Takes samples and tells what became known by them; most calls tell nothing, one per chunk does.
-    ///
-    /// # Errors
-    /// Samples that are not finite; a run that failed, after which the stream can only be dropped; cancellation.
-    pub fn feed(&mut self, samples: &[f32]) -> Result<StreamUpdate, SpeechError> {
-        if self.finished {
-            return Err(SpeechError::StreamOver);
-        }
-        if let Some(at) = samples.iter().position(|s| !s.is_finite()) {
-            return Err(SpeechError::StreamSample { at: self.received + at, value: samples[at] });
-        }
-        let mut update = StreamUpdate::default();
+    pub(super) fn push(&mut self, samples: &[f32], update: &mut StreamUpdate) -> Result<(), SpeechError> {
         // In pieces, so that a caller who hands over an hour at once does not make an hour of features of it.
         for piece in samples.chunks(self.recogniser.sample_rate() as usize) {
             self.samples.extend_from_slice(piece);
             self.received += piece.len();
             self.compute_mel(false);
-            self.run_whole_chunks(&mut update)?;
+            self.run_whole_chunks(update)?;
         }
-        self.partial(&mut update);
-        Ok(update)
+        update.partial = self.spoken.words(&self.open);
+        Ok(())
     }
 
-    /// Ends the stream: what is left of it is heard, and the last word is complete.
-    ///
-    /// # Errors
-    /// As [`Stream::feed`].
-    pub fn finish(&mut self) -> Result<StreamUpdate, SpeechError> {
-        if self.finished {
-            return Err(SpeechError::StreamOver);
-        }
-        self.finished = true;
-        let mut update = StreamUpdate::default();
-        if self.received == 0 {
-            return Ok(update);
-        }
+    pub(super) fn end(&mut self, update: &mut StreamUpdate) -> Result<(), SpeechError> {
         self.compute_mel(true);
-        self.run_whole_chunks(&mut update)?;
+        self.run_whole_chunks(update)?;
         let rest = self.waiting();
         let dropped = self.options.exact && rest < DROPPED_TAIL && !self.first;
         if rest > 0 && !dropped {
-            self.run_chunk(rest, &mut update)?;
+            self.run_chunk(rest, update)?;
         }
         let open = std::mem::take(&mut self.open);
-        self.push_words(&open, &mut update);
-        Ok(update)
+        self.spoken.push(&open, update);
+        Ok(())
     }
 
     fn mels(&self) -> usize {
@@ -280,7 +173,6 @@ impl Stream {
 
     /// The next `mel` frames through encoder and decoder.
     fn run_chunk(&mut self, mel: usize, update: &mut StreamUpdate) -> Result<(), SpeechError> {
-        let begun = Instant::now();
         let frames = self.config.frames_of(mel, self.first);
         self.encode(mel, frames, update)?;
         if self.first {
@@ -299,7 +191,6 @@ impl Stream {
         self.recogniser.decode_from(&mut self.transducer, self.frames, &mut self.state, &mut tokens)?;
         self.take_tokens(&tokens, update);
         update.tokens.extend(tokens);
-        self.computing += begun.elapsed();
         Ok(())
     }
 
@@ -349,40 +240,15 @@ impl Stream {
             };
             ended = true;
             let open = std::mem::take(&mut self.open);
-            self.push_words(&open, update);
+            self.spoken.push(&open, update);
             let time = token.frame as f64 * self.recogniser.frame_seconds();
             update.ends.push(StreamEnd { kind, frame: token.frame, time, words: update.words.len() });
         }
         let finished = finished_tokens(&self.open, self.recogniser.vocabulary());
         let done: Vec<Token> = self.open.drain(..finished).collect();
-        self.push_words(&done, update);
+        self.spoken.push(&done, update);
         if ended && !self.options.exact {
             self.state.restart_predictor();
         }
-    }
-
-    fn words_of(&self, tokens: &[Token]) -> Vec<Word> {
-        let timing = TimingOptions {
-            frame_seconds: self.recogniser.frame_seconds(),
-            tight_frames: self.options.tight_words.then_some(TIGHT_FRAMES),
-            ..TimingOptions::new(f64::MAX)
-        };
-        let mut words =
-            words(tokens, self.recogniser.transducer_head(), self.recogniser.vocabulary(), &timing);
-        for word in &mut words {
-            word.start = word.start.max(self.latest);
-            word.end = word.end.max(word.start);
-        }
-        words
-    }
-
-    fn push_words(&mut self, tokens: &[Token], update: &mut StreamUpdate) {
-        let words = self.words_of(tokens);
-        self.latest = words.last().map_or(self.latest, |w| w.start);
-        update.words.extend(words);
-    }
-
-    fn partial(&self, update: &mut StreamUpdate) {
-        update.partial = self.words_of(&self.open).pop();
     }
 }
