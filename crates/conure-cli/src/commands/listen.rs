@@ -40,7 +40,7 @@ pub fn run(args: &ListenArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     };
     let source = match &args.input {
         Some(path) => played(&model, path, args.pace)?,
-        None => super::microphone::open(args.microphone.as_deref())?,
+        None => microphone(args.microphone.as_deref())?,
     };
     if !args.quiet {
         announce(&model, model::is_embedded(args.model.as_deref()));
@@ -55,6 +55,15 @@ pub fn run(args: &ListenArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     let live = Live { name: source.name.clone(), quiet: args.quiet, since: source.since };
     let source = AudioSource::reader(source.name, interrupt.waits(source.reader));
     live.hear(&model, source, &audio, options, &mut screen, interrupt)
+}
+
+/// The microphone of this name, or the system's: from the sound card where that is built in and there is one, else from a recorder.
+fn microphone(name: Option<&str>) -> Result<Source, Failure> {
+    #[cfg(feature = "microphone")]
+    let source = super::sound_card::open(name).or_else(|why| super::microphone::open(name).map_err(|_| why));
+    #[cfg(not(feature = "microphone"))]
+    let source = super::microphone::open(name);
+    source
 }
 
 /// A file as a microphone would give it.

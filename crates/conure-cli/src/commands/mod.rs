@@ -21,6 +21,8 @@ pub mod model;
 pub mod perplexity;
 pub mod profile;
 pub mod quantize;
+#[cfg(feature = "microphone")]
+mod sound_card;
 pub mod startup;
 mod stream;
 pub mod tokenize;
