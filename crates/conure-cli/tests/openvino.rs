@@ -197,11 +197,11 @@ fn memory_optimize_gives_back_what_the_device_copied() {
 fn memory_does_not_grow_with_the_number_of_lengths_met() {
     let dir = tempfile::tempdir().unwrap();
     let args =
-        ["bench", "lengths", "embedded", "--device", "openvino:CPU", "--decoder", "ctc", "--runs", "240"];
-    let ran = run(with_cache(dir.path(), &args).args(["--longest", "8", "--json"]));
+        ["bench", "lengths", "embedded", "--device", "openvino:CPU", "--decoder", "ctc", "--runs", "400"];
+    let ran = run(with_cache(dir.path(), &args).args(["--longest", "5", "--json"]));
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     let lengths: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(lengths["compiled"], 1, "one model for all lengths: {lengths}");
     // Kernels of every length that is met, were they kept, would be 60 MB and more in 100 recordings.
-    assert!(lengths["slope_mb"].as_f64().unwrap() < 15.0, "{lengths}");
+    assert!(lengths["slope_mb"].as_f64().unwrap() < 12.0, "{lengths}");
 }
