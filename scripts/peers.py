@@ -13,11 +13,12 @@ import argparse
 import json
 import os
 import struct
-import subprocess
 import sys
 import time
 
 import numpy as np
+
+from engines import Engine, median
 
 
 def read_gguf(path):
@@ -254,24 +255,6 @@ def worker(engine, path, threads, shape):
             print(timed(), flush=True)
 
 
-class Engine:
-    """A process that runs one engine on one model."""
-
-    def __init__(self, name, command):
-        self.name, self.times = name, []
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.first = float(self.process.stdout.readline())
-
-    def ask(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        return self.process.stdout.readline().strip()
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
-
-
 def quantise(path, to):
     """The f32 model with its products in eight bits, activations quantised as they come: onnxruntime's own way."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -328,6 +311,7 @@ def measure(options, meta, w, seconds, threads):
     for engine, kind, path in peers:
         command = [sys.executable, __file__, "--worker", engine, path, str(threads), str(frames), str(mels)]
         engines.append(Engine(f"{engine} {kind}", command))
+    times = {engine.name: [] for engine in engines}
     until = time.monotonic() + options.budget
     rounds = 0
     while rounds < 3 or (rounds < options.rounds and time.monotonic() < until):
@@ -335,14 +319,14 @@ def measure(options, meta, w, seconds, threads):
             # Threads of the engine before may still spin; they are asleep after this.
             time.sleep(0.05)
             engine.ask("run")  # its weights come back into the caches, as in a program that does nothing else
-            engine.times.append(float(engine.ask("run")))
+            times[engine.name].append(float(engine.ask("run")))
         rounds += 1
     differences = compare(engines, options.work) if seconds == options.seconds[0] else {}
     rows = []
     for engine in engines:
-        times = sorted(engine.times)
-        row = {"engine": engine.name, "seconds": seconds, "threads": threads, "best_ms": times[0]}
-        row |= {"median_ms": times[len(times) // 2], "rounds": rounds, "rss_mb": float(engine.ask("rss"))}
+        taken = times[engine.name]
+        row = {"engine": engine.name, "seconds": seconds, "threads": threads, "best_ms": min(taken)}
+        row |= {"median_ms": median(taken), "rounds": rounds, "rss_mb": float(engine.ask("rss"))}
         row["difference"] = differences.get(engine.name)
         rows.append(row)
         engine.close()

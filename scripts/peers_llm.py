@@ -7,9 +7,10 @@ the machine does meanwhile meets all alike. All read the same tokens.
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
+
+from engines import Engine, median
 
 BEFORE = 16  # tokens that are there before single ones are timed, as in examples/language_speed.rs
 CONTEXT = 1024
@@ -105,7 +106,7 @@ class OpenVino:
 
 
 def worker(engine, path, threads):
-    """One peer: answers lines as `language_speed --serve` does."""
+    """One peer: answers lines as `language_speed` does."""
     model = {"llama.cpp": LlamaCpp, "OpenVINO": OpenVino}[engine](path, threads)
     print("ready", flush=True)
     for line in sys.stdin:
@@ -128,34 +129,10 @@ def worker(engine, path, threads):
         print(f"{(time.perf_counter() - start) * 1e3:.3f}", flush=True)
 
 
-class Engine:
-    """A process that runs one engine."""
-
-    def __init__(self, name, command):
-        self.name, self.prefill, self.decode = name, [], []
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        if self.process.stdout.readline().strip() != "ready":
-            raise SystemExit(f"{name} did not start")
-
-    def ask(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        return self.process.stdout.readline().strip()
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
-
-
-def median(times):
-    times = sorted(times)
-    return times[len(times) // 2]
-
-
 def measure(options):
-    """Rounds in which every engine reads a prompt and decodes, in turn."""
+    """Rounds in which every engine reads a prompt and decodes, in turn: a row of each, the machine's bandwidth, what a token reads."""
     threads = str(options.threads)
-    conure = [options.conure, options.model, "--serve", "--threads", threads]
+    conure = [options.conure, options.model, "--threads", threads]
     engines = [
         Engine("Conure, fast", conure + ["--precision", "fast"]),
         Engine("Conure, exact", conure + ["--precision", "exact"]),
@@ -170,6 +147,10 @@ def measure(options):
         engine.ask(f"prefill {options.prompt}")
         engine.ask("decode 4")
         engine.rss = engine.ask("rss").split()
+        engine.prefill, engine.decode = [], []
+    # Before and after, the better: the rate that the machine has at best.
+    bandwidth = lambda: [float(x) for x in engines[0].ask("bandwidth").split()]  # noqa: E731
+    before = bandwidth()
     for _ in range(options.rounds):
         for engine in engines:
             # Threads of the engine before may still spin; they are asleep after this.
@@ -177,6 +158,7 @@ def measure(options):
             engine.ask("decode 2")  # its weights come back into the caches
             engine.decode.append(float(engine.ask(f"decode {options.tokens}")) / options.tokens)
             engine.prefill.append(float(engine.ask(f"prefill {options.prompt}")))
+    best, weights = max(before, bandwidth())
     rows = []
     for engine in engines:
         prefill, decode = median(engine.prefill), median(engine.decode)
@@ -185,7 +167,7 @@ def measure(options):
         row |= {"resident_mib": float(engine.rss[0]), "peak_mib": float(engine.rss[1])}
         rows.append(row)
         engine.close()
-    return rows
+    return rows, best, weights
 
 
 def table(options, rows, bandwidth, weights):
@@ -220,12 +202,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("model", help="the GGUF file")
     options = parser.parse_args()
-    # Before and after, the better: the rate that the machine has at best.
-    bounds = [options.conure, options.model, "--bandwidth", "--threads", str(options.threads)]
-    read = lambda: [float(x) for x in subprocess.check_output(bounds, text=True).split()]  # noqa: E731
-    before = read()
-    rows = measure(options)
-    bandwidth, weights = max(before, read())
+    rows, bandwidth, weights = measure(options)
     with open(os.path.join(options.work, "peers-llm.json"), "w") as out:
         json.dump({"rows": rows, "bandwidth": bandwidth, "weights": weights}, out, indent=1)
     print(table(options, rows, bandwidth, weights))

@@ -90,8 +90,8 @@ fn ticks(stat: &str) -> Option<f64> {
 
 fn resident(proc: &Path) -> Result<f64> {
     let status = std::fs::read_to_string(proc.join("status"))?;
-    let kib = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).and_then(|l| l.split_whitespace().next());
-    Ok(kib.context("/proc/PID/status without VmRSS")?.parse::<f64>()? * 1024.0)
+    let kib = process::status_kib(&status, "VmRSS:").context("/proc/PID/status without VmRSS")?;
+    Ok(kib as f64 * 1024.0)
 }
 
 #[cfg(test)]

@@ -135,7 +135,9 @@ fn transcribe(command: &mut Command) -> Result<(u64, Duration)> {
     let status_file = format!("/proc/{}/status", child.id());
     let mut peak = 0;
     loop {
-        if let Some(kib) = std::fs::read_to_string(&status_file).ok().and_then(|s| high_water(&s)) {
+        if let Some(kib) =
+            std::fs::read_to_string(&status_file).ok().and_then(|s| process::status_kib(&s, "VmHWM:"))
+        {
             peak = kib;
         }
         if let Some(status) = child.try_wait()? {
@@ -144,11 +146,6 @@ fn transcribe(command: &mut Command) -> Result<(u64, Duration)> {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-}
-
-/// KiB of `VmHWM` in a `/proc/PID/status`.
-fn high_water(status: &str) -> Option<u64> {
-    status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?.split_whitespace().next()?.parse().ok()
 }
 
 fn program(path: &Path, options: &Options, folder: &Path) -> Command {
@@ -380,10 +377,5 @@ mod tests {
         let list = |words: &[&str]| words_at(&words.iter().map(|w| (0.0, *w)).collect::<Vec<_>>());
         assert_eq!(doubled(&list(&once)), 0);
         assert_eq!(doubled(&list(&[&once[..], &once[3..8]].concat())), 1);
-    }
-
-    #[test]
-    fn high_water_is_read() {
-        assert_eq!(high_water("Name:\tx\nVmHWM:\t  1234 kB\n"), Some(1234));
     }
 }

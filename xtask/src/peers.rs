@@ -16,8 +16,7 @@ const LANGUAGE_PACKAGES: [&str; 3] = ["numpy==2.4.6", "openvino==2026.4.1", "lla
 /// Runs `peers --llm [--rounds N] [--threads N] [--prompt N] [--tokens N] [-- MODEL.gguf]`. The model is Gemma 3 270M in Q4_K_M
 /// unless another is named.
 fn language(args: &[String]) -> Result<()> {
-    let work = root().join("target/peers");
-    std::fs::create_dir_all(&work).with_context(|| format!("cannot create {}", work.display()))?;
+    let work = work()?;
     let venv = work.join("venv-llm");
     let python = install(&venv, "import numpy, openvino, llama_cpp", &LANGUAGE_PACKAGES)?;
     let (options, model) = match args.iter().position(|a| a == "--") {
@@ -40,6 +39,13 @@ fn language(args: &[String]) -> Result<()> {
     process::run(&mut script)
 }
 
+/// The folder for environments, models and results.
+fn work() -> Result<PathBuf> {
+    let work = root().join("target/peers");
+    std::fs::create_dir_all(&work).with_context(|| format!("cannot create {}", work.display()))?;
+    Ok(work)
+}
+
 /// The Python of an environment in which `imports` work: made, with `packages` from PyPI, where they do not.
 fn install(venv: &Path, imports: &str, packages: &[&str]) -> Result<PathBuf> {
     let python = venv.join("bin/python");
@@ -52,8 +58,8 @@ fn install(venv: &Path, imports: &str, packages: &[&str]) -> Result<PathBuf> {
     Ok(python)
 }
 
-/// Runs `peers --llm ...`, see [`language`], or `peers [--rounds N] [--budget SECONDS] [--threads N...] [--seconds S...] [-- MODEL.gguf...]`. The models are further
-/// ones for Conure, the same encoder in other element types.
+/// Runs `peers --llm ...`, see [`language`], or `peers [--rounds N] [--budget SECONDS] [--threads N...] [--seconds S...]
+/// [-- MODEL.gguf...]`. The models are further ones for Conure, the same encoder in other element types.
 ///
 /// # Errors
 /// Python or its packages that cannot be had; a build or a measurement that fails.
@@ -61,8 +67,7 @@ pub fn run(args: &[String]) -> Result<()> {
     if let Some(("--llm", rest)) = args.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         return language(rest);
     }
-    let work = root().join("target/peers");
-    std::fs::create_dir_all(&work).with_context(|| format!("cannot create {}", work.display()))?;
+    let work = work()?;
     let python = install(&work.join("venv"), "import numpy, onnx, onnxruntime, openvino", &PACKAGES)?;
     let model = work.join("random-110m.f32.gguf");
     if !model.exists() {

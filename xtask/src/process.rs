@@ -40,3 +40,18 @@ pub fn succeeds(command: &mut Command) -> bool {
         .status()
         .is_ok_and(|status| status.success())
 }
+
+/// KiB of a field such as `VmHWM:` in the text of a `/proc/PID/status`.
+pub fn status_kib(status: &str, field: &str) -> Option<u64> {
+    status.lines().find_map(|l| l.strip_prefix(field))?.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn high_water_is_read() {
+        assert_eq!(status_kib("Name:\tx\nVmHWM:\t  1234 kB\n", "VmHWM:"), Some(1234));
+    }
+}

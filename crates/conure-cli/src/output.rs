@@ -49,6 +49,14 @@ pub fn to_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>
     })
 }
 
+/// As [`to_file`], with a message that names the file.
+///
+/// # Errors
+/// What `write` or the file system says.
+pub fn save(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+    to_file(path, write).map_err(|e| Failure::new(format!("cannot write {}", shown(path))).because(e))
+}
+
 /// The files that a command reads, so that none of them is written over.
 #[derive(Debug, Default)]
 pub struct Inputs(Vec<(PathBuf, &'static str)>);

@@ -77,11 +77,7 @@ impl Session {
     /// The number of a state that can become `value`.
     fn settable(&self, name: &str, value: &TensorView<'_>) -> Result<usize, GraphError> {
         let (index, def) = self.state_def(name)?;
-        if value.dtype() != def.ty.dtype || value.shape() != def.dims().as_slice() {
-            let (dtype, shape) = (value.dtype(), value.shape());
-            let what = format!("it is {} and cannot become {dtype} {shape:?}", def.ty);
-            return Err(GraphError::State { state: def.name, what });
-        }
+        check_assign(&def, value.dtype(), value.shape())?;
         Ok(index)
     }
 
@@ -246,12 +242,12 @@ impl States {
     }
 }
 
-/// Whether `rows` `[B, N, ...]` fit into the state `[C0, C, ...]` from rows `at[b]` on.
-pub(crate) fn check_append(
+/// From which rows of the state `[C0, C, ...]` on the `rows` `[B, N, ...]` go, an item each; refuses those that do not fit.
+pub(crate) fn check_append<'a>(
     def: &StateDef,
     rows: &TensorView<'_>,
-    at: &TensorView<'_>,
-) -> Result<(), GraphError> {
+    at: &TensorView<'a>,
+) -> Result<&'a [i32], GraphError> {
     let refuse = |what: String| Err(GraphError::State { state: def.name.clone(), what });
     let dims = def.dims();
     let (items, capacity) = (axis(&dims, 0), axis(&dims, 1));
@@ -264,11 +260,12 @@ pub(crate) fn check_append(
         Err(error) => return refuse(error.to_string()),
     };
     let fits = |start: i32| usize::try_from(start).is_ok_and(|s| s + count <= capacity);
-    match starts.iter().take(batch).find(|&&start| !fits(start)) {
+    let starts = starts.get(..batch).unwrap_or(starts);
+    match starts.iter().find(|&&start| !fits(start)) {
         Some(start) => refuse(format!(
             "{count} rows from row {start} on do not fit: it has room for {capacity}; trim it, or make it larger"
         )),
-        None => Ok(()),
+        None => Ok(starts),
     }
 }
 
@@ -280,15 +277,14 @@ pub(crate) fn append(
     rows: &TensorView<'_>,
     at: &TensorView<'_>,
 ) -> Result<(), GraphError> {
-    check_append(def, rows, at)?;
+    let starts = check_append(def, rows, at)?;
     let refuse = |what: String| GraphError::State { state: def.name.clone(), what };
     let dims = def.dims();
     let (items, capacity) = (axis(&dims, 0), axis(&dims, 1));
     let (batch, count) = (axis(rows.shape(), 0), axis(rows.shape(), 1));
-    let starts = at.as_slice::<i32>().map_err(|e| refuse(e.to_string()))?;
     let (item, row) = (state.len() / items.max(1), state.len() / (items * capacity).max(1));
     let given = rows.bytes().len() / batch.max(1);
-    for (b, &start) in starts.iter().enumerate().take(batch) {
+    for (b, &start) in starts.iter().enumerate() {
         let start = start as usize; // not negative: it fits
         let to = &mut state[b * item + start * row..b * item + (start + count) * row];
         let from = &rows.bytes()[b * given..(b + 1) * given];
@@ -302,6 +298,15 @@ pub(crate) fn append(
     Ok(())
 }
 
+/// Refuses a value of other type or lengths than the state has.
+fn check_assign(def: &StateDef, dtype: DType, shape: &[usize]) -> Result<(), GraphError> {
+    if dtype == def.ty.dtype && shape == def.dims().as_slice() {
+        return Ok(());
+    }
+    let what = format!("it is {} and cannot become {dtype} {shape:?}", def.ty);
+    Err(GraphError::State { state: def.name.clone(), what })
+}
+
 /// Whether a value of this type and these lengths can enter a state as `commit` says.
 pub(crate) fn check_commit(
     def: &StateDef,
@@ -309,16 +314,16 @@ pub(crate) fn check_commit(
     dtype: DType,
     shape: &[usize],
 ) -> Result<(), GraphError> {
-    let refuse = |what: String| Err(GraphError::State { state: def.name.clone(), what });
-    let dims = def.dims();
     match commit {
-        Commit::Assign { .. } if shape != dims.as_slice() || dtype != def.ty.dtype => {
-            refuse(format!("it is {} and cannot become {dtype} {shape:?}", def.ty))
+        Commit::Assign { .. } => check_assign(def, dtype, shape),
+        Commit::Roll { .. } => {
+            let (items, batch) = (axis(&def.dims(), 0), axis(shape, 0));
+            if batch == items {
+                return Ok(());
+            }
+            let what = format!("it has {items} items, the run has {batch}");
+            Err(GraphError::State { state: def.name.clone(), what })
         }
-        Commit::Roll { .. } if axis(shape, 0) != axis(&dims, 0) => {
-            refuse(format!("it has {} items, the run has {}", axis(&dims, 0), axis(shape, 0)))
-        }
-        _ => Ok(()),
     }
 }
 

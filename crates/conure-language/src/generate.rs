@@ -163,7 +163,7 @@ impl<'s> Generation<'s> {
 
     /// What was done so far, and how long it took.
     pub fn timings(&self) -> Timings {
-        self.timings
+        Timings { generated: self.chooser.generated, ..self.timings }
     }
 
     /// Where the random numbers began.
@@ -181,7 +181,6 @@ impl<'s> Generation<'s> {
         if self.last.replace(piece.id).is_some() {
             self.timings.generate_time += begun.elapsed();
         }
-        self.timings.generated += 1;
         Ok(piece)
     }
 }

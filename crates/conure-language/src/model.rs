@@ -122,8 +122,7 @@ impl LanguageModel {
     /// A context or a type of cache that cannot be had.
     pub fn session(self: &Arc<Self>, options: &SessionOptions) -> Result<LanguageSession, LanguageError> {
         let cache = self.cache(options)?;
-        let session = Session::on(self.decoder.program(&cache)?, &self.device, self.cpu.clone())?;
-        Ok(LanguageSession::new(self.clone(), session, cache.capacity))
+        Ok(LanguageSession::new(self.clone(), self.graph_session(&cache)?, cache.capacity))
     }
 
     /// Room for `places` texts that are continued together, each with a context as `options` say.
@@ -140,8 +139,12 @@ impl LanguageModel {
             return Err(LanguageError::Option { option, found, expected: "1 to 4096" });
         }
         let cache = CacheSpec { items: places, ..self.cache(options)? };
-        let session = Session::on(self.decoder.program(&cache)?, &self.device, self.cpu.clone())?;
+        let session = self.graph_session(&cache)?;
         Ok(LanguageBatch::new(self.clone(), self.session(options)?, session, places))
+    }
+
+    fn graph_session(&self, cache: &CacheSpec) -> Result<Session, LanguageError> {
+        Ok(Session::on(self.decoder.program(cache)?, &self.device, self.cpu.clone())?)
     }
 
     /// The cache that a session with these options has.

@@ -147,9 +147,7 @@ fn gemm_peak(cpu: &Cpu) -> Outcome<f64> {
 
 /// Peak resident memory in MiB, where the system tells.
 fn peak_rss() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
-    line.and_then(|l| l.trim().trim_end_matches("kB").trim().parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
+    conure::peak_memory().map_or(0.0, |bytes| bytes as f64 / 1_048_576.0)
 }
 
 fn serve(encoder: &mut Encoder) -> Outcome<()> {

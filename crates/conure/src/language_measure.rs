@@ -5,13 +5,12 @@ use crate::error::Error;
 use crate::language::LanguageModel;
 use crate::process::peak_memory;
 use crate::profile::{Shares, TraceEvent, watched};
-use conure_graph::{DrawOptions, Drawing, Observer, Placement};
+use conure_graph::{DrawOptions, Drawing, Placement};
 use conure_kernels::roofline::{Roofline, bandwidth};
 use conure_language::{LanguageError, LanguageSession, SessionOptions};
 use conure_models::decoder::{ROWS, SEQUENCES, TOKENS};
 use conure_tensor::Bindings;
 use serde::Serialize;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What is read while a model is measured.
@@ -127,22 +126,31 @@ impl LanguageModel {
         (at * 7919 % self.info().vocab_size.max(1)) as u32
     }
 
-    /// The time for a prompt, and for tokens one by one after it.
+    /// The time for a prompt, from nothing.
+    fn read_prompt(&self, session: &mut LanguageSession, prompt: &[u32]) -> Result<Duration, LanguageError> {
+        session.rewind(0);
+        let begun = Instant::now();
+        session.read(prompt)?;
+        Ok(begun.elapsed())
+    }
+
+    /// The time for tokens one by one, after what was read.
+    fn read_tokens(&self, session: &mut LanguageSession, tokens: usize) -> Result<Duration, LanguageError> {
+        let begun = Instant::now();
+        for at in 0..tokens {
+            session.read(&[self.token(at)])?;
+        }
+        Ok(begun.elapsed())
+    }
+
+    /// The times for a prompt, and for tokens one by one after it.
     fn read(
         &self,
         session: &mut LanguageSession,
         prompt: &[u32],
         tokens: usize,
     ) -> Result<(Duration, Duration), LanguageError> {
-        session.rewind(0);
-        let begun = Instant::now();
-        session.read(prompt)?;
-        let prompt = begun.elapsed();
-        let begun = Instant::now();
-        for at in 0..tokens {
-            session.read(&[self.token(at)])?;
-        }
-        Ok((prompt, begun.elapsed()))
+        Ok((self.read_prompt(session, prompt)?, self.read_tokens(session, tokens)?))
     }
 
     /// Reads a prompt of made up tokens, and tokens one by one: once to warm up and then `runs` times, at least once.
@@ -198,19 +206,13 @@ impl LanguageModel {
         let (mut session, ids) = self.measured(load)?;
         self.read(&mut session, &ids, load.tokens.min(1))?;
         let peak = Roofline::measure(self.cpu()).map_err(LanguageError::from)?;
-        session.rewind(0);
         let (prompt_ms, prompt, mut trace) = watched(&peak, |observer| {
             session.set_observer(Some(observer));
-            let (time, _) = self.read(&mut session, &ids, 0)?;
-            Ok(milliseconds(time))
+            Ok(milliseconds(self.read_prompt(&mut session, &ids)?))
         })?;
-        let (tokens_ms, decode, rest) = watched(&peak, |observer: Arc<dyn Observer>| {
+        let (tokens_ms, decode, rest) = watched(&peak, |observer| {
             session.set_observer(Some(observer));
-            let begun = Instant::now();
-            for at in 0..load.tokens {
-                session.read(&[self.token(at)])?;
-            }
-            Ok(milliseconds(begun.elapsed()))
+            Ok(milliseconds(self.read_tokens(&mut session, load.tokens)?))
         })?;
         let end = trace.last().map_or(0.0, |e| e.ts + e.dur);
         trace.extend(rest.into_iter().map(|event| TraceEvent { ts: event.ts + end, ..event }));

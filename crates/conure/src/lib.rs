@@ -51,6 +51,6 @@ pub use language_measure::{LanguageBench, LanguageLengths, LanguageLoad, Languag
 pub use live::Heard;
 pub use many::{FileClip, FilesEvent};
 pub use model::{LoadOptions, MemoryOptions, SpeechModel, compiled_models};
-pub use process::resident_memory;
+pub use process::{peak_memory, resident_memory};
 pub use profile::{Profile, Share, Shares, TraceArgs, TraceEvent};
 pub use vad::{DetectOptions, Detected, Span, detect_speech, load_vad};

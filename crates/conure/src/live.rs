@@ -37,9 +37,9 @@ impl SpeechModel {
             samples.clear();
             let more = blocks.next(&mut samples)?;
             let update = stream.feed(&samples)?;
-            let told_before =
-                update.tokens.is_empty() && update.captures.is_empty() && update.ends.is_empty();
-            let news = !told_before || update.partial != partial;
+            let final_news =
+                !(update.tokens.is_empty() && update.captures.is_empty() && update.ends.is_empty());
+            let news = final_news || update.partial != partial;
             partial.clone_from(&update.partial);
             if news && told(&update, &stream).is_break() {
                 break;

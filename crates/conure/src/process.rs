@@ -10,7 +10,7 @@ pub(crate) fn cpu_seconds() -> Option<f64> {
 }
 
 /// The most memory in bytes that this process ever had at once.
-pub(crate) fn peak_memory() -> Option<u64> {
+pub fn peak_memory() -> Option<u64> {
     memory("VmHWM:")
 }
 

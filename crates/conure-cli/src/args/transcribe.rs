@@ -389,7 +389,6 @@ impl TranscribeArgs {
     /// What was asked for that the formats asked for do not hold, in words.
     pub fn idle(&self) -> Option<String> {
         let formats = self.formats();
-        let formats = if formats.is_empty() { vec![OutputFormat::Txt] } else { formats };
         let holds = |list: &[OutputFormat]| formats.iter().any(|f| list.contains(f));
         let output = &self.output;
         let options = [

@@ -3,7 +3,7 @@
 use super::{language, language_inspect, megabytes, model};
 use crate::args::{GraphArgs, PartArg};
 use crate::failure::Failure;
-use crate::output::{Inputs, shown, to_file, to_stdout};
+use crate::output::{Inputs, save, shown, to_stdout};
 use conure::{Drawing, Error, Lengths, Part, Passes, SpeechModel};
 use std::path::Path;
 
@@ -94,8 +94,7 @@ impl Form {
     /// If that cannot be written.
     pub fn write(self, drawing: &Drawing, path: &Path) -> Result<(), Failure> {
         let drawn = self.of_drawing(drawing)?;
-        to_file(path, |out| out.write_all(drawn.as_bytes()))
-            .map_err(|e| Failure::new(format!("cannot write {}", shown(path))).because(e))
+        save(path, |out| out.write_all(drawn.as_bytes()))
     }
 
     fn of_drawing(self, drawing: &Drawing) -> Result<String, Failure> {

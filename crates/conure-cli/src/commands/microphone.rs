@@ -35,9 +35,13 @@ pub(super) fn open(microphone: Option<&str>) -> Result<Source, Failure> {
             Err(error) => return Err(Failure::new(format!("cannot record with {program}")).because(error)),
         };
         let Some(samples) = child.stdout.take() else { continue };
-        let name = microphone.map_or("the microphone".to_owned(), |name| format!("the microphone {name}"));
         let reader = Box::new(Recorder { program, child, samples });
-        return Ok(Source { name, spec: SPEC.to_owned(), reader, since: Some(Instant::now()) });
+        return Ok(Source {
+            name: shown(microphone),
+            spec: SPEC.to_owned(),
+            reader,
+            since: Some(Instant::now()),
+        });
     }
     let known: Vec<&str> = RECORDERS.iter().map(|(program, ..)| *program).collect();
     Err(Failure::new("cannot listen to a microphone")
@@ -46,6 +50,11 @@ pub(super) fn open(microphone: Option<&str>) -> Result<Source, Failure> {
             "install one (alsa-utils has arecord, SoX has rec), or pipe from another: ... | conure transcribe --stream \
              -m MODEL - --raw s16le:16000:1",
         ))
+}
+
+/// A microphone for messages.
+pub(super) fn shown(microphone: Option<&str>) -> String {
+    microphone.map_or("the microphone".to_owned(), |name| format!("the microphone {name}"))
 }
 
 /// A recorder at work; it ends with this.

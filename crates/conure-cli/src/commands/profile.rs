@@ -5,7 +5,7 @@ use super::{language, language_inspect, model};
 use crate::args::{ByArg, ProfileArgs};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::output::{Inputs, shown, to_file};
+use crate::output::{Inputs, save, shown};
 use conure::{LoadOptions, Profile, Share, TraceEvent};
 use std::path::Path;
 
@@ -39,8 +39,7 @@ pub fn run(args: &ProfileArgs, interrupt: &Interrupt) -> Result<(), Failure> {
 pub fn write_trace(path: Option<&Path>, events: &[TraceEvent]) -> Result<(), Failure> {
     let Some(path) = path else { return Ok(()) };
     let trace = serde_json::json!({ "traceEvents": events, "displayTimeUnit": "ms" });
-    to_file(path, |out| Ok(serde_json::to_writer(out, &trace)?))
-        .map_err(|e| Failure::new(format!("cannot write {}", shown(path))).because(e))
+    save(path, |out| Ok(serde_json::to_writer(out, &trace)?))
 }
 
 fn text(p: &Profile, by: &[ByArg]) -> String {

@@ -21,7 +21,7 @@ type Block = Result<Vec<u8>, String>;
 /// No such microphone, or one that cannot be opened.
 pub(super) fn open(microphone: Option<&str>) -> Result<Source, Failure> {
     let device = device(microphone)?;
-    let name = microphone.map_or("the microphone".to_owned(), |name| format!("the microphone {name}"));
+    let name = super::microphone::shown(microphone);
     let failed = |error: cpal::Error| Failure::new(format!("cannot record from {name}")).because(error);
     let config = device.default_input_config().map_err(failed)?;
     let format = match config.sample_format() {

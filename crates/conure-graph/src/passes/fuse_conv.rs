@@ -30,9 +30,9 @@ use std::collections::HashMap;
 ///
 /// It is left alone unless: im2col feeds nothing else and has no name; the product contracts the patches' axis, whole, with the
 /// last axis of the kernel; the kernel is stored (not computed) and lies as `[O, C kH kW]`, not transposed; reshapes in between
-/// only merge axes or take them apart; a kernel of a block format fills rows of kW with whole blocks, as it hardly ever does; groups are the inner part of im2col's image axis and as many as the kernel has; a bias has
-/// one number per output channel and is added along that axis. im2col pads with zeros by its definition. An f16 im2col rounds
-/// the image; the convolution does not.
+/// only merge axes or take them apart; a kernel of a block format fills rows of kW with whole blocks, as it hardly ever does;
+/// groups are the inner part of im2col's image axis and as many as the kernel has; a bias has one number per output channel and
+/// is added along that axis. im2col pads with zeros by its definition. An f16 im2col rounds the image; the convolution does not.
 ///
 /// The subsampling of a FastConformer runs 4.9 times as fast as its im2col form, the stem of Whisper 2.0, the patch embedding of CLIP
 /// 1.6 (`conure bench conv --threads 1`, a Xeon with AVX-512).

@@ -23,7 +23,7 @@ use conure_tensor::quant::parts::{Layout, Parts};
 use super::Columns;
 use crate::buffer::{AlignedBuf, SharedMut};
 use crate::isa::is_biased;
-use crate::simd::{MAX_PANEL, Simd};
+use crate::simd::{Bytes, MAX_PANEL, Simd};
 use crate::{Cpu, Result};
 
 /// Weights in a unit's column at most: the largest block.
@@ -298,37 +298,60 @@ impl Blocks {
     }
 }
 
+/// A vector of quanta.
+type Quanta<S> = <S as Bytes<<S as Simd>::V>>::B;
+
 /// Unpacks 32 weights along K of a panel.
 #[inline(always)]
-fn unpack<S: Simd, const BITS: u32>(s: S, src: &[u8], table: Option<&[u8; 16]>, dst: &mut [u8]) {
+fn unpack<S: Simd, const BITS: usize>(s: S, src: &[u8], table: Option<&[u8; 16]>, dst: &mut [u8]) {
     let np = S::PANEL;
-    assert!(src.len() == BITS as usize * 4 * np && dst.len() == PART * np);
+    assert!(src.len() == BITS * 4 * np && dst.len() == PART * np);
     let (src, dst) = (src.as_ptr(), dst.as_mut_ptr());
     for v in (0..4 * np).step_by(4 * S::LANES) {
-        // SAFETY: v + 4 LANES <= 4 PANEL; `src` has BITS rows of 4 PANEL bytes, `dst` has eight.
-        unsafe {
-            let mut low = [s.splat_i32(0); 4];
-            for (c, low) in low.iter_mut().enumerate() {
-                *low = s.load_bytes(src.add(c * 4 * np + v));
+        for c in 0..4 {
+            // SAFETY: v + 4 LANES <= 4 PANEL; `src` has BITS rows of 4 PANEL bytes, `dst` has eight.
+            unsafe {
+                let [first, second] = quanta_of::<S, BITS>(s, src.add(v), c, table);
+                s.store_bytes(dst.add(c * 4 * np + v), first);
+                s.store_bytes(dst.add((c + 4) * 4 * np + v), second);
             }
-            for c in 0..8u32 {
-                let mut q = s.and(s.shr(low[c as usize % 4], c / 4 * 4), 15);
-                if BITS == 5 {
-                    let high = s.load_bytes(src.add(16 * np + v));
-                    let high = if c < 4 { s.shl(high, 4 - c) } else { s.shr(high, c - 4) };
-                    q = s.or(q, s.and(high, 0x10));
-                }
-                if BITS == 6 {
-                    let high = s.load_bytes(src.add((16 + c as usize / 4 * 4) * np + v));
-                    let bit = c % 4 * 2;
-                    let high = if bit < 4 { s.shl(high, 4 - bit) } else { s.shr(high, bit - 4) };
-                    q = s.or(q, s.and(high, 0x30));
-                }
-                if let (4, Some(table)) = (BITS, table) {
-                    q = s.look_up(table, q);
-                }
-                s.store_bytes(dst.add(c as usize * 4 * np + v), q);
+        }
+    }
+}
+
+/// One vector of columns of rows `c` and `c + 4` of the eight rows, of four along K each, that 32 weights along K are: of their
+/// nibbles the low ones and the high ones, and the bits that 5 and 6 have above.
+///
+/// # Safety
+/// At `src` there is the first of those columns in BITS (4, 5 or 6) rows of 4 PANEL bytes; `c` is under 4.
+#[inline(always)]
+pub(super) unsafe fn quanta_of<S: Simd, const BITS: usize>(
+    s: S,
+    src: *const u8,
+    c: usize,
+    table: Option<&[u8; 16]>,
+) -> [Quanta<S>; 2] {
+    let np = S::PANEL;
+    // SAFETY: the contract: 4 rows of nibbles, and BITS - 4 rows of what is above them.
+    unsafe {
+        let stored = s.load_bytes(src.add(c * 4 * np));
+        let mut q = [s.and(stored, 15), s.and(s.shr(stored, 4), 15)];
+        let c = c as u32;
+        if BITS == 5 {
+            let high = s.load_bytes(src.add(16 * np));
+            q = [s.or(q[0], s.and(s.shl(high, 4 - c), 0x10)), s.or(q[1], s.and(s.shr(high, c), 0x10))];
+        }
+        if BITS == 6 {
+            for (i, q) in q.iter_mut().enumerate() {
+                let high = s.load_bytes(src.add((16 + i * 4) * np));
+                let bit = 2 * c;
+                let high = if bit < 4 { s.shl(high, 4 - bit) } else { s.shr(high, bit - 4) };
+                *q = s.or(*q, s.and(high, 0x30));
             }
+        }
+        match table {
+            Some(table) if BITS == 4 => q.map(|q| s.look_up(table, q)),
+            _ => q,
         }
     }
 }

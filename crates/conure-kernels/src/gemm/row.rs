@@ -1,7 +1,7 @@
 //! One row, as decoding has it: time goes into fetching weights, so each byte of a panel is read once, in its order in memory, and
 //! multiplied in the register in which it is unpacked.
 
-use super::blocks::{Blocks, MAX_GROUPS};
+use super::blocks::{Blocks, MAX_GROUPS, quanta_of};
 use crate::simd::{Bytes, Dot, Group, MAX_PANEL, Simd};
 
 /// K that the quanta are interleaved over.
@@ -89,28 +89,10 @@ unsafe fn multiply<D: Dot, G: Group, const BITS: usize>(
     for c in 0..4 {
         // SAFETY: the contract: 4 or 8 rows of 4 PANEL bytes, and BITS - 4 more of them; 8 chunks of ROWS times 4 bytes.
         unsafe {
-            let stored = s.load_bytes(w.add(c * 4 * np));
             let quanta = if BITS == 8 {
-                [stored, s.load_bytes(w.add((c + 4) * 4 * np))]
+                [s.load_bytes(w.add(c * 4 * np)), s.load_bytes(w.add((c + 4) * 4 * np))]
             } else {
-                let mut q = [s.and(stored, 15), s.and(s.shr(stored, 4), 15)];
-                if BITS == 5 {
-                    let high = s.load_bytes(w.add(16 * np));
-                    let low = s.shl(high, 4 - c as u32);
-                    q = [s.or(q[0], s.and(low, 0x10)), s.or(q[1], s.and(s.shr(high, c as u32), 0x10))];
-                }
-                if BITS == 6 {
-                    for (i, q) in q.iter_mut().enumerate() {
-                        let high = s.load_bytes(w.add((16 + i * 4) * np));
-                        let bit = 2 * c as u32;
-                        let high = if bit < 4 { s.shl(high, 4 - bit) } else { s.shr(high, bit - 4) };
-                        *q = s.or(*q, s.and(high, 0x30));
-                    }
-                }
-                match blocks.table() {
-                    Some(table) if BITS == 4 => q.map(|q| s.look_up(table, q)),
-                    _ => q,
-                }
+                quanta_of::<D::S, BITS>(s, w, c, blocks.table())
             };
             for (i, q) in quanta.into_iter().enumerate() {
                 let x = s.repeat4(x.add((c + 4 * i) * 4 * D::ROWS));

@@ -43,7 +43,6 @@ pub(super) struct Buffered {
     /// Samples of the window, which begins at the frame `origin`.
     samples: Vec<f32>,
     origin: usize,
-    received: usize,
     /// Samples of the stream when it was heard last.
     heard: usize,
     /// Final tokens that lie in the window, or the last one.
@@ -79,7 +78,6 @@ impl Buffered {
             options: recognise,
             samples: Vec::new(),
             origin: 0,
-            received: 0,
             heard: 0,
             committed: Vec::new(),
             open: Vec::new(),
@@ -89,15 +87,19 @@ impl Buffered {
         })
     }
 
+    /// Samples of the stream so far.
+    fn received(&self) -> usize {
+        self.origin * self.frame + self.samples.len()
+    }
+
     pub(super) fn push(&mut self, mut samples: &[f32], update: &mut StreamUpdate) -> Result<(), SpeechError> {
         while !samples.is_empty() {
             // Where it is heard does not depend on how the samples are cut.
             let due = self.heard + STEP * self.frame;
-            let (now, later) = samples.split_at(samples.len().min(due - self.received));
+            let (now, later) = samples.split_at(samples.len().min(due - self.received()));
             self.samples.extend_from_slice(now);
-            self.received += now.len();
             samples = later;
-            if self.received == due {
+            if self.received() == due {
                 self.hear_again(update)?;
             }
         }
@@ -106,7 +108,7 @@ impl Buffered {
     }
 
     pub(super) fn end(&mut self, update: &mut StreamUpdate) -> Result<(), SpeechError> {
-        if self.received > self.heard {
+        if self.received() > self.heard {
             self.open = self.hear()?;
         }
         self.commit(self.open.len(), update);
@@ -116,8 +118,8 @@ impl Buffered {
     fn hear_again(&mut self, update: &mut StreamUpdate) -> Result<(), SpeechError> {
         let found = self.hear()?;
         let before = std::mem::replace(&mut self.open, found);
-        self.heard = self.received;
-        let now = self.received / self.frame;
+        self.heard = self.received();
+        let now = self.heard / self.frame;
         let ended = |age: usize| self.open.partition_point(|t| end(t) + age <= now);
         let sure = ended(AFTER).min(agreed(&before, &self.open)).max(ended(OLD));
         self.commit(whole(&self.open, sure, self.recogniser.vocabulary()), update);

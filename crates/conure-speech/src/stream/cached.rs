@@ -38,7 +38,6 @@ pub(super) struct Cached {
     /// Samples from `origin` on that frames not yet computed read.
     samples: Vec<f32>,
     origin: usize,
-    received: usize,
     /// Mel frames: [`StreamingConfig::mel_before`] old ones, then those not yet run.
     mel: Vec<f32>,
     computed: usize,
@@ -77,7 +76,6 @@ impl Cached {
             state: TransducerState::default(),
             samples: Vec::new(),
             origin: 0,
-            received: 0,
             computed: 0,
             frames: 0,
             open: Vec::new(),
@@ -95,7 +93,6 @@ impl Cached {
         // In pieces, so that a caller who hands over an hour at once does not make an hour of features of it.
         for piece in samples.chunks(self.recogniser.sample_rate() as usize) {
             self.samples.extend_from_slice(piece);
-            self.received += piece.len();
             self.compute_mel(false);
             self.run_whole_chunks(update)?;
         }
@@ -116,6 +113,11 @@ impl Cached {
         Ok(())
     }
 
+    /// Samples of the stream so far.
+    fn received(&self) -> usize {
+        self.origin + self.samples.len()
+    }
+
     fn mels(&self) -> usize {
         self.recogniser.log_mel().config().n_mels
     }
@@ -128,11 +130,12 @@ impl Cached {
     /// Computes the mel frames whose samples are there; at the end also those that reach beyond it.
     fn compute_mel(&mut self, end: bool) {
         let log_mel = self.recogniser.log_mel();
-        let have = i64::try_from(self.received).unwrap_or(i64::MAX);
+        let received = self.received();
+        let have = i64::try_from(received).unwrap_or(i64::MAX);
         let mut until = self.computed;
         if end {
             // As for a recording, the frame that begins at the very end is not heard; NeMo's stream hears zeros there.
-            until = (log_mel.frame_count(self.received) - 1).max(self.computed);
+            until = (log_mel.frame_count(received) - 1).max(self.computed);
         } else {
             while log_mel.samples_of_frame(until).end <= have {
                 until += 1;
@@ -156,7 +159,7 @@ impl Cached {
         }
         // The next frame's samples and, for pre-emphasis, the one before stay.
         let first = log_mel.samples_of_frame(until).start - 1;
-        let first = usize::try_from(first).unwrap_or(0).clamp(self.origin, self.received);
+        let first = usize::try_from(first).unwrap_or(0).clamp(self.origin, received);
         self.samples.drain(..first - self.origin);
         self.origin = first;
     }
