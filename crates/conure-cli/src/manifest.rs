@@ -44,16 +44,10 @@ impl Entry {
             },
         };
         let (offset, duration) = (seconds("offset")?, seconds("duration")?);
-        let key = key(&fields);
+        let count = fields.len();
+        let (key, kept) = key(fields);
         // What an earlier run added is not given a second time; the rest is kept as it is written, to the last digit.
-        let ours = ["pred_text", "error", "words"];
-        let open = if ours.iter().any(|name| fields.contains_key(*name)) {
-            let kept: Map<String, Value> =
-                fields.into_iter().filter(|(name, _)| !ours.contains(&name.as_str())).collect();
-            Value::Object(kept).to_string()
-        } else {
-            line.trim().to_owned()
-        };
+        let open = if kept < count { key.clone() } else { line.trim().to_owned() };
         let open = open.strip_suffix('}').unwrap_or(&open).trim_end().to_owned();
         Ok((Entry { open, key, offset, duration }, path))
     }
@@ -78,10 +72,12 @@ impl Entry {
     }
 }
 
-/// What names an entry: the same in the manifest and in the lines that answer it.
-fn key(fields: &Map<String, Value>) -> String {
-    let field = |name: &str| fields.get(name).cloned().unwrap_or(Value::Null);
-    json!([field("audio_filepath"), field("offset"), field("duration")]).to_string()
+/// What names an entry, the same in the manifest and in the line that answers it: all its fields but those that answers add. And
+/// how many they are.
+fn key(mut fields: Map<String, Value>) -> (String, usize) {
+    fields.retain(|name, _| !["pred_text", "error", "words"].contains(&name.as_str()));
+    let count = fields.len();
+    (Value::Object(fields).to_string(), count)
 }
 
 /// The entries of the manifest at `path`, or on standard input (`-`). Relative paths count from the manifest's folder.
@@ -159,7 +155,7 @@ impl Answers {
         for line in begun.split(|b| *b == b'\n').rev().chain(whole.split(|b| *b == b'\n').rev()) {
             let fields: Option<Map<String, Value>> = serde_json::from_slice(line).ok();
             if let Some(fields) = fields.filter(|f| f.contains_key("pred_text")) {
-                kept.entry(key(&fields)).or_default().push(String::from_utf8_lossy(line).trim().to_owned());
+                kept.entry(key(fields).0).or_default().push(String::from_utf8_lossy(line).trim().to_owned());
             }
         }
         for (line, input) in lines.iter_mut().zip(inputs) {
@@ -278,6 +274,10 @@ mod tests {
         let expected: String = (0..4).map(|i| answer(i) + "\n").collect();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        // What is asked for is another line, though of the same sound.
+        let other =
+            entries(&b"{\"audio_filepath\": \"0.wav\", \"offset\": 0, \"speaker\": 2}"[..], Path::new(""));
+        assert!(!Answers::begin(&path, &other.unwrap(), true).unwrap().has(0));
         // Without being told to resume, all begins anew; what is complete is taken over too.
         assert!((0..4).all(|i| Answers::begin(&path, &list, true).unwrap().has(i)));
         assert!(!Answers::begin(&path, &list, false).unwrap().has(0));

@@ -62,6 +62,25 @@ pub struct ConvertReport {
     pub dropped: Vec<(String, String)>,
 }
 
+/// Refuses an output that would replace what is read: the input, or a file in it if it is a folder, whatever it is called by. A GGUF
+/// file in a folder is no part of the model there.
+///
+/// # Errors
+/// [`ConvertError::Input`].
+pub(crate) fn spare(input: &Path, output: &Path) -> Result<(), ConvertError> {
+    let Ok(real) = output.canonicalize() else { return Ok(()) };
+    let inside = std::fs::read_dir(input).into_iter().flatten().flatten().map(|entry| entry.path());
+    let inside = inside.filter(|path| path.extension().is_none_or(|e| !e.eq_ignore_ascii_case("gguf")));
+    if std::iter::once(input.to_owned())
+        .chain(inside)
+        .any(|path| path.canonicalize().is_ok_and(|p| p == real))
+    {
+        let reason = "it is input and output: give the output another name".into();
+        return Err(ConvertError::Input { path: output.into(), reason });
+    }
+    Ok(())
+}
+
 /// Converts `input` (a `.nemo` file or unpacked folder, a Hugging Face Parakeet folder, a file of Silero VAD, or a
 /// Parakeet GGUF file) to
 /// the GGUF file `output`. The output is written beside its place and renamed when complete; a file that was there is
@@ -74,12 +93,7 @@ pub fn convert(
     output: &Path,
     options: &ConvertOptions<'_>,
 ) -> Result<ConvertReport, ConvertError> {
-    if let (Ok(a), Ok(b)) = (input.canonicalize(), output.canonicalize())
-        && a == b
-    {
-        let reason = "it is input and output: give the output another name".into();
-        return Err(ConvertError::Input { path: output.into(), reason });
-    }
+    spare(input, output)?;
     if let Some((key, _)) = options.general.iter().find(|(key, _)| !key.starts_with("general.")) {
         let reason = format!("key `{key}` cannot be set: texts may be added under `general.` only");
         return Err(ConvertError::Gguf { path: output.into(), reason });

@@ -75,11 +75,7 @@ pub fn quantise(
     options: &QuantiseOptions<'_>,
 ) -> Result<QuantiseReport, ConvertError> {
     let refuse = |reason: String| Err(ConvertError::Input { path: input.into(), reason });
-    if let (Ok(a), Ok(b)) = (input.canonicalize(), output.canonicalize())
-        && a == b
-    {
-        return refuse("it is input and output: give the output another name".into());
-    }
+    crate::convert::spare(input, output)?;
     if options.compatible && !options.target.is_compatible() {
         let name = options.target.dtype().name();
         return refuse(format!(

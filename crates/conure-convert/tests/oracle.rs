@@ -276,3 +276,26 @@ fn shards_and_the_old_processor_file() {
     assert_same_keys("hf-tdt", &ours, &theirs, &[]);
     assert_same_tensors("hf-tdt", &ours, &theirs);
 }
+
+/// A file that is read, in a folder or behind a link in it, is not replaced; a model that was made there before is.
+#[test]
+fn no_file_of_a_folder_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let hf = dir.path().join("hf");
+    std::fs::create_dir(&hf).unwrap();
+    for entry in std::fs::read_dir(data("hf-ctc")).unwrap().flatten() {
+        std::fs::copy(entry.path(), hf.join(entry.file_name())).unwrap();
+    }
+    let outside = dir.path().join("real.st");
+    std::fs::rename(hf.join("model.safetensors"), &outside).unwrap();
+    std::os::unix::fs::symlink(&outside, hf.join("model.safetensors")).unwrap();
+    let before = std::fs::read(&outside).unwrap();
+    for output in [hf.join("model.safetensors"), outside.clone(), hf.join("config.json")] {
+        let e = convert(&hf, &output, &ConvertOptions::default()).unwrap_err().to_string();
+        assert!(e.contains("input and output"), "{}: {e}", output.display());
+    }
+    assert_eq!(std::fs::read(&outside).unwrap(), before);
+    for _ in 0..2 {
+        convert(&hf, &hf.join("model.gguf"), &ConvertOptions::default()).unwrap();
+    }
+}

@@ -5,7 +5,7 @@ use crate::result::{Segment, Transcript, Word, join_words};
 use crate::split::{Limits, lines};
 
 /// A text and when it is shown, in milliseconds: `start_ms < end_ms`, starts in order, all within the audio (of at
-/// least a millisecond).
+/// least a millisecond). Those of one speaker overlap only where they must.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cue {
     /// First millisecond.
@@ -82,7 +82,11 @@ pub fn cues(transcript: &Transcript, limits: &Limits, highlight: bool) -> Vec<Cu
     list.retain(|cue| !cue.text().is_empty());
     // whole milliseconds of audio; the small term undoes what a division by the sample rate leaves
     let end = transcript.start + transcript.duration;
-    make_valid(&mut list, (end * 1e3 + 1e-6).floor() as u64);
+    let limit = (end * 1e3 + 1e-6).floor() as u64;
+    // Speakers talk at the same time; only what one of them says is in a row.
+    list.sort_by_key(|cue| cue.speaker);
+    list.chunk_by_mut(|a, b| a.speaker == b.speaker).for_each(|cues| make_valid(cues, limit));
+    list.sort_by_key(|cue| cue.start_ms);
     list
 }
 
@@ -254,6 +258,29 @@ mod tests {
         let limits = Limits { words: 1, ..Limits::NONE };
         let want = [(80, 160, "a"), (80, 100, "b"), (100, 101, "c"), (499, 500, "d"), (499, 500, "e")];
         expect(shown(&transcript(words, 0.5), &limits, false), &want);
+    }
+
+    #[test]
+    fn speakers_talk_at_the_same_time() {
+        let [mut both, other] = [0.0, 0.1].map(|late: f64| {
+            let words = [("a", late, 0.5), ("b", 0.5 + late, 1.0), ("c", 1.0 + late, 1.5)];
+            transcript(&words, 2.0)
+        });
+        both.segments.extend(other.segments);
+        for (speaker, segment) in both.segments.iter_mut().enumerate() {
+            segment.speaker = Some(speaker);
+        }
+        let got = cues(&both, &Limits { words: 1, ..Limits::NONE }, false);
+        let got: Vec<_> = got.iter().map(|c| (c.speaker.unwrap(), c.start_ms, c.end_ms, c.text())).collect();
+        let want = [
+            (0, 0, 500, "a"),
+            (1, 100, 500, "a"),
+            (0, 500, 1000, "b"),
+            (1, 600, 1000, "b"),
+            (0, 1000, 1500, "c"),
+            (1, 1100, 1500, "c"),
+        ];
+        assert_eq!(got, want.map(|(speaker, start, end, text)| (speaker, start, end, text.to_owned())));
     }
 
     #[test]
