@@ -142,6 +142,8 @@ lossy vorbis.webm "$TMP/c48.wav" -c:a libvorbis
 lossy tail.m4a "$SPEECH" -c:a aac -b:a 48k
 lossy faststart.m4a "$TMP/c48s.wav" -c:a aac -b:a 128k -movflags +faststart
 lossy fragmented.mp4 "$TMP/c44.wav" -c:a aac -b:a 96k -movflags +frag_keyframe+empty_moov+default_base_moof -frag_duration 1000000
+# With video, ffmpeg stretches the first packet of the sound over the encoder's delay: a place without a sample and nothing lost.
+lossy fragmented_video.mp4 "$TMP/c44.wav" -f lavfi -i testsrc=size=64x48:rate=25:duration=3 -c:v mpeg4 -c:a aac -b:a 96k -movflags +frag_keyframe+empty_moov
 lossy adts.aac "$TMP/c44.wav" -c:a aac -b:a 96k
 lossy aac.mkv "$TMP/c48.wav" -c:a aac -b:a 96k
 lossy ima4.caf "$TMP/c44.wav" -c:a adpcm_ima_qt

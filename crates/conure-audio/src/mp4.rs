@@ -6,6 +6,8 @@
 use std::io;
 use std::ops::Range;
 
+use symphonia::core::codecs::audio::well_known::CODEC_ID_AAC;
+
 use crate::behind::behind;
 use crate::chunks::Chunks;
 use crate::error::{AudioErrorKind, joined};
@@ -61,6 +63,9 @@ pub(crate) struct MovieTrack {
 }
 
 /// No movie nests deeper or has more boxes than this; tables of eight hours of sound are 5 MB.
+/// Samples that a lost packet of AAC leaves no gap as small as: packets have 1024.
+const LESS_THAN_A_PACKET: i64 = 1023;
+
 const MAX_DEPTH: u32 = 8;
 const MAX_BOXES: u32 = 20_000;
 const MAX_SMALL: u64 = 64 << 10;
@@ -147,8 +152,13 @@ impl Movie {
         };
         let mut heard = Track::new(entry.params, entry.name.clone());
         heard.drop = self.drop(track, rate);
-        // Media ticks that are no samples are rounded, mostly to milliseconds.
-        heard.tolerance = if track.timescale == rate { 0 } else { i64::from(rate) * 60 / 1000 };
+        heard.tolerance = match track.timescale == rate {
+            // Writers of fragments stretch a packet where streams do not begin together; less than a packet is none lost.
+            true if self.fragmented && heard.params.codec == CODEC_ID_AAC => LESS_THAN_A_PACKET,
+            true => 0,
+            // Media ticks that are no samples are rounded, mostly to milliseconds.
+            false => i64::from(rate) * 60 / 1000,
+        };
         heard.end = (!self.fragmented).then_some(end);
         heard.left_out = self.left_out.clone();
         Ok(Box::new(PacketStream::new("MP4", source, heard)?))

@@ -3,6 +3,7 @@
 use crate::failure::Exit;
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -96,6 +97,11 @@ impl Interrupt {
     pub fn waits<R: Read>(&self, input: R) -> Waits<R> {
         Waits { input, interrupt: self.clone() }
     }
+
+    /// `input`, which the first Ctrl-C ends, also while it is waited for.
+    pub fn ends(&self, input: impl Read + Send + 'static) -> Ends {
+        Ends { pieces: pump(input), piece: Vec::new(), at: 0, flag: self.0.flag.clone() }
+    }
 }
 
 impl Shared {
@@ -120,5 +126,116 @@ impl<R: Read> Read for Waits<R> {
         let read = self.input.read(buffer);
         waiting.store(false, Ordering::Relaxed);
         read
+    }
+}
+
+/// Bytes that are read at once of an input that Ctrl-C ends, and how many such pieces wait at most.
+const PIECE: usize = 1 << 16;
+const PIECES: usize = 4;
+
+/// What comes of an input that a thread of its own waits for: nothing can end a read but the end of the program.
+fn pump(mut input: impl Read + Send + 'static) -> Receiver<io::Result<Vec<u8>>> {
+    let (sender, pieces) = sync_channel(PIECES);
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; PIECE];
+        loop {
+            let piece = match input.read(&mut buffer) {
+                Ok(0) => return,
+                Ok(count) => Ok(buffer[..count].to_vec()),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => Err(e),
+            };
+            let over = piece.is_err();
+            if sender.send(piece).is_err() || over {
+                return;
+            }
+        }
+    });
+    pieces
+}
+
+/// A reader that ends with its input, or with the first Ctrl-C.
+pub struct Ends {
+    pieces: Receiver<io::Result<Vec<u8>>>,
+    piece: Vec<u8>,
+    at: usize,
+    flag: Arc<AtomicBool>,
+}
+
+impl Read for Ends {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.at == self.piece.len() {
+            if self.flag.load(Ordering::Relaxed) {
+                return Ok(0);
+            }
+            match self.pieces.recv_timeout(LOOK) {
+                Ok(piece) => (self.piece, self.at) = (piece?, 0),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(0),
+            }
+        }
+        let count = buffer.len().min(self.piece.len() - self.at);
+        buffer[..count].copy_from_slice(&self.piece[self.at..self.at + count]);
+        self.at += count;
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// A microphone: it gives a sample now and then, and never ends.
+    struct Microphone(u8);
+
+    impl Read for Microphone {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            if self.0 == 3 {
+                loop {
+                    std::thread::park();
+                }
+            }
+            self.0 += 1;
+            buffer[0] = self.0;
+            Ok(1)
+        }
+    }
+
+    #[test]
+    fn what_never_ends_ends_with_the_first_interrupt() {
+        let interrupt = Interrupt::default();
+        let mut reader = interrupt.ends(Microphone(0));
+        let mut first = [0; 3];
+        reader.read_exact(&mut first).unwrap();
+        let asks = interrupt.clone();
+        let asker = std::thread::spawn(move || asks.flag().store(true, Ordering::Relaxed));
+        let mut rest = Vec::new();
+        reader.read_to_end(&mut rest).unwrap();
+        asker.join().unwrap();
+        assert_eq!((first, rest.len()), ([1, 2, 3], 0));
+    }
+
+    #[test]
+    fn what_ends_or_fails_does_so_with_all_it_gave() {
+        struct Faulty(usize);
+        impl Read for Faulty {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                self.0 += 1;
+                if self.0 > 5 {
+                    return Err(io::Error::other("unplugged"));
+                }
+                buffer[..9].fill(7);
+                Ok(9)
+            }
+        }
+        let interrupt = Interrupt::default();
+        let mut all = Vec::new();
+        interrupt.ends(io::Cursor::new(vec![5; 200_000])).read_to_end(&mut all).unwrap();
+        assert_eq!(all, vec![5; 200_000]);
+        all.clear();
+        let error = interrupt.ends(Faulty(0)).read_to_end(&mut all).unwrap_err();
+        assert_eq!((all.len(), error.to_string().as_str()), (45, "unplugged"));
     }
 }

@@ -23,9 +23,24 @@ pub struct Entry {
     key: String,
     offset: Option<f64>,
     duration: Option<f64>,
+    /// Why it names nothing.
+    fault: Option<String>,
 }
 
 impl Entry {
+    /// Why it names nothing to transcribe, if so.
+    pub fn fault(&self) -> Option<&str> {
+        self.fault.as_deref()
+    }
+
+    /// A line that is no entry: it is answered with the reason, behind what it says if that is an object.
+    fn faulty(line: &str, number: usize, reason: String) -> Entry {
+        let object = serde_json::from_str::<Map<String, Value>>(line).is_ok_and(|fields| !fields.is_empty());
+        let open = if object { line.to_owned() } else { format!("{{\"line\": {number}}}") };
+        let open = open.strip_suffix('}').unwrap_or(&open).trim_end().to_owned();
+        Entry { key: open.clone(), open, fault: Some(format!("line {number}: {reason}")), ..Entry::default() }
+    }
+
     /// Where the part begins and how long it is. A duration without an offset is that of the whole file, which is read to
     /// its end.
     pub fn part(&self) -> Option<(f64, Option<f64>)> {
@@ -49,7 +64,7 @@ impl Entry {
         // What an earlier run added is not given a second time; the rest is kept as it is written, to the last digit.
         let open = if kept < count { key.clone() } else { line.trim().to_owned() };
         let open = open.strip_suffix('}').unwrap_or(&open).trim_end().to_owned();
-        Ok((Entry { open, key, offset, duration }, path))
+        Ok((Entry { open, key, offset, duration, fault: None }, path))
     }
 
     /// The line with what the model heard, or why it heard nothing.
@@ -80,10 +95,11 @@ fn key(mut fields: Map<String, Value>) -> (String, usize) {
     (Value::Object(fields).to_string(), count)
 }
 
-/// The entries of the manifest at `path`, or on standard input (`-`). Relative paths count from the manifest's folder.
+/// The entries of the manifest at `path`, or on standard input (`-`). Relative paths count from the manifest's folder. A line that is
+/// none is one with a fault.
 ///
 /// # Errors
-/// A file that cannot be read, a line that is no entry, by its number.
+/// A file that cannot be read, or in which no line is an entry; the first line that is not, by its number.
 pub fn read(path: &Path) -> Result<Vec<Input>, Failure> {
     let fail = || Failure::new(format!("cannot read the manifest {}", shown(path)));
     let (reader, folder): (Box<dyn Read>, &Path) = if is_stdin(path) {
@@ -116,11 +132,19 @@ fn entries(mut reader: impl BufRead, folder: &Path) -> Result<Vec<Input>, String
         if text.is_empty() {
             continue;
         }
-        let (entry, path) = Entry::parse(text).map_err(at)?;
+        let (entry, path) = match Entry::parse(text) {
+            Ok((entry, name)) => (entry, name),
+            Err(reason) => (Entry::faulty(text, number, reason), PathBuf::from(format!("line {number}"))),
+        };
         let name = path.clone();
         list.push(Input { path: folder.join(path), name, entry: Some(entry) });
     }
-    Ok(list)
+    // Not one entry: this is another file than was meant.
+    let faults: Vec<Option<&str>> = list.iter().map(|i| i.entry.as_ref().and_then(Entry::fault)).collect();
+    match faults.first() {
+        Some(Some(first)) if faults.iter().all(Option::is_some) => Err((*first).to_owned()),
+        _ => Ok(list),
+    }
 }
 
 /// Where the answers to a manifest that go to `path` are kept until all are there.
@@ -233,7 +257,7 @@ mod tests {
     #[test]
     fn a_line_that_is_no_entry_is_named() {
         for (lines, part) in [
-            ("{\"audio_filepath\": \"a\"}\nwords", "line 2: "),
+            ("words\n[1]", "line 1: "),
             ("[1]", "line 1: "),
             ("{\"audio\": \"a\"}", "audio_filepath"),
             ("{\"audio_filepath\": 3}", "audio_filepath"),
@@ -242,6 +266,21 @@ mod tests {
         ] {
             let error = entries(lines.as_bytes(), Path::new("")).unwrap_err();
             assert!(error.contains(part), "{lines}: {error}");
+        }
+        // Beside lines that are entries it is answered for itself.
+        let lines = "{\"audio_filepath\": \"a\"}\n[1]\n{\"text\": \"b\", \"n\": 1.0}\n{}\n{\"audio_filepath\": \"c\"}";
+        let list = entries(lines.as_bytes(), Path::new("")).unwrap();
+        let entries_of: Vec<&Entry> = list.iter().filter_map(|i| i.entry.as_ref()).collect();
+        assert_eq!(
+            entries_of.iter().map(|e| e.fault().is_some()).collect::<Vec<_>>(),
+            [false, true, true, true, false]
+        );
+        for (entry, line) in [
+            (1, r#"{"line": 2, "error":"x"}"#),
+            (2, r#"{"text": "b", "n": 1.0, "error":"x"}"#),
+            (3, r#"{"line": 4, "error":"x"}"#),
+        ] {
+            assert_eq!(entries_of[entry].answer(Err("x"), false), line);
         }
         let long = format!("{{\"audio_filepath\": \"{}\"}}", "x".repeat(LINE as usize));
         assert!(entries(long.as_bytes(), Path::new("")).unwrap_err().contains("megabyte"));

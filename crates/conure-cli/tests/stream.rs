@@ -95,6 +95,50 @@ fn a_pipe_is_heard_before_it_ends() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
+/// Ctrl-C ends a stream as its end does: the last words and the summary are told. For `listen` that is how it ends well; of an input
+/// that goes on, it is a part only.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_a_stream_with_its_last_words() {
+    let (_folder, model) = model();
+    let wav = std::fs::read(speech()).unwrap();
+    let samples = &wav[44..];
+    let text = |args: &[&str], code: i32| {
+        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_conure"))
+            .args(args)
+            .arg("-m")
+            .arg(&model)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(samples).unwrap();
+        stdin.flush().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut heard = vec![0; 1];
+        std::io::Read::read_exact(&mut out, &mut heard).unwrap();
+        // What the pipe holds is taken by then.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+        assert!(kill.unwrap().success());
+        std::io::Read::read_to_end(&mut out, &mut heard).unwrap();
+        let mut told = String::new();
+        std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut told).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{told}");
+        assert!(told.contains("7.43 s of audio"), "{told}");
+        drop(stdin);
+        String::from_utf8(heard).unwrap()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let clip = folder.path().join("clip.raw");
+    std::fs::write(&clip, samples).unwrap();
+    let raw = ["transcribe", "--stream", "--no-timestamps", "--raw", "s16le:16000:1"];
+    let whole = run(conure().args(raw).arg(&clip).arg("-m").arg(&model));
+    assert_eq!(text(&[&raw[..], &["-"]].concat(), 130), whole.stdout);
+}
+
 #[test]
 fn what_cannot_stream_is_said_before_the_first_sound() {
     let ran = run(conure().args(["transcribe", "--stream", "-q", "--look-ahead", "1"]).arg(speech()));

@@ -6,6 +6,8 @@ use conure_audio::decode::{AudioStream, DecodeOptions, open};
 use conure_audio::downmix::Downmix;
 use conure_audio::error::AudioError;
 use conure_audio::resample::Resampler;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use conure_audio::decode::{Warning, container};
 pub use conure_audio::downmix::Mix;
@@ -66,7 +68,7 @@ fn finite(sample: f32) -> f32 {
 }
 
 /// How a recording is read.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct AudioOptions {
     /// How it is decoded.
     pub decode: DecodeOptions,
@@ -78,6 +80,8 @@ pub struct AudioOptions {
     pub start: f64,
     /// Seconds to take; `None`: to the end.
     pub duration: Option<f64>,
+    /// Once this is set, what was read until then is all: for sources that would never end by themselves.
+    pub end: Option<Arc<AtomicBool>>,
 }
 
 /// A recording ready for a model.
@@ -126,6 +130,7 @@ pub(crate) struct Blocks {
     downmix: Downmix,
     /// Whether the mix loses what the channels hold; told once.
     balance: Option<Balance>,
+    ended: Option<Arc<AtomicBool>>,
     resampler: Resampler,
     rate: u32,
     sample_rate: u32,
@@ -156,6 +161,7 @@ impl Blocks {
             stream,
             downmix,
             balance,
+            ended: options.end.clone(),
             resampler,
             rate,
             sample_rate,
@@ -184,9 +190,12 @@ impl Blocks {
 
     /// Appends the next block to `samples`; `false` at the end, when what the resampler held back is there too.
     pub fn next(&mut self, samples: &mut Vec<f32>) -> Result<bool, Error> {
-        let block = if self.at < self.end { self.stream.next_block()? } else { None };
+        let ended = self.ended.as_ref().is_some_and(|ended| ended.load(Ordering::Relaxed));
+        let block = if self.at < self.end && !ended { self.stream.next_block()? } else { None };
         let Some(block) = block else {
-            self.check_end()?;
+            if !ended {
+                self.check_end()?;
+            }
             if let Some(warning) = self.balance.take().and_then(Balance::finish) {
                 self.stream.remark(warning);
             }

@@ -23,7 +23,7 @@ const SECONDS: f64 = 300.0;
 const BYTES_PER_SECOND: f64 = 16_000.0;
 
 /// A file, or a part of one.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct FileClip {
     /// The file: one that can be opened more than once, so no pipe.
     pub path: PathBuf,

@@ -35,7 +35,6 @@ pub fn run(args: &ListenArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     let options = StreamOptions {
         look_ahead: args.look_ahead,
         language: args.language.clone(),
-        cancel: Some(interrupt.flag().clone()),
         ..StreamOptions::default()
     };
     let source = match &args.input {
@@ -53,8 +52,9 @@ pub fn run(args: &ListenArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     let json = args.output_format == Some(LiveFormatArg::Json);
     let mut screen = Screen::new(json, args.output_format == Some(LiveFormatArg::Txt));
     let live = Live { name: source.name.clone(), quiet: args.quiet, since: source.since };
-    let source = AudioSource::reader(source.name, interrupt.waits(source.reader));
-    live.hear(&model, source, &audio, options, &mut screen, interrupt)
+    let source = AudioSource::reader(source.name, interrupt.ends(source.reader));
+    live.hear(&model, source, &audio, options, &mut screen, interrupt)?;
+    Ok(Exit::Success)
 }
 
 /// The microphone of this name, or the system's: from the sound card where that is built in and there is one, else from a recorder.

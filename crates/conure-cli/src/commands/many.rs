@@ -6,7 +6,7 @@ use crate::args::TranscribeArgs;
 use crate::failure::{Exit, Failure};
 use crate::inputs::{Input, Inputs};
 use crate::interrupt::Interrupt;
-use crate::manifest::Answers;
+use crate::manifest::{Answers, Entry};
 use crate::output::{note, shown, to_stdout, warning};
 use crate::progress::{JobProgress, Progress};
 use crate::targets::Targets;
@@ -169,11 +169,15 @@ impl Many<'_> {
         self.interrupt.before_leaving(move || farewell.end());
         let todo = self.todo;
         let result = todo
-            .chunk_by(|&a, &b| self.list[a].is_file() && self.list[b].is_file())
+            .chunk_by(|&a, &b| [a, b].iter().all(|&i| self.list[i].is_file() && self.fault(i).is_none()))
             .map(|run| run.to_vec())
             .collect::<Vec<_>>()
             .iter()
             .try_for_each(|run| match run.as_slice() {
+                [one] if self.fault(*one).is_some() => {
+                    let fault = self.fault(*one).unwrap_or_default();
+                    self.settle(*one, Err(Failure::new("cannot use a line of the manifest").reason(fault)))
+                }
                 [one] if !self.list[*one].is_file() => self.pipe(*one, progress),
                 run => self.files(run),
             });
@@ -195,6 +199,11 @@ impl Many<'_> {
             Ok(()) | Err(None) => Ok(()),
             Err(Some(failure)) => Err(failure),
         }
+    }
+
+    /// Why a line of a manifest names nothing, if so.
+    fn fault(&self, index: usize) -> Option<String> {
+        self.list[index].entry.as_ref().and_then(Entry::fault).map(str::to_owned)
     }
 
     /// Files, recognised in batches.

@@ -1,7 +1,7 @@
 //! `conure transcribe --stream`: words as they are spoken.
 
 use super::model;
-use super::transcribe::{announce, audio_options, source};
+use super::transcribe::{announce, audio_options, live_source};
 use crate::args::TranscribeArgs;
 use crate::failure::{Exit, Failure};
 use crate::interrupt::Interrupt;
@@ -30,13 +30,14 @@ pub fn run(args: &TranscribeArgs, interrupt: &Interrupt) -> Result<Exit, Failure
         language: args.recognition.language.clone(),
         tight_words: args.recognition.tight_words,
         window: args.recognition.window,
-        cancel: Some(interrupt.flag().clone()),
         ..StreamOptions::default()
     };
     let json = args.formats().first() == Some(&OutputFormat::Json);
     let mut screen = Screen::new(json, args.output.no_timestamps);
     let live = Live { name: shown(input), quiet: args.quiet, since: None };
-    live.hear(&model, source(input, interrupt)?, &audio_options(args), options, &mut screen, interrupt)
+    live.hear(&model, live_source(input, interrupt)?, &audio_options(args), options, &mut screen, interrupt)?;
+    // What was heard is told; that it is not all of it, to those who look at how the program ended.
+    if interrupt.requested() { Err(Failure::interrupted()) } else { Ok(Exit::Success) }
 }
 
 /// An input that is heard as it comes.
@@ -50,7 +51,8 @@ pub struct Live {
 }
 
 impl Live {
-    /// Hears it to its end, or until the user has enough.
+    /// Hears it to its end, or until the user has enough: with the first Ctrl-C it ends there, and what was said until then is
+    /// told like the end of any other.
     ///
     /// # Errors
     /// A model that cannot stream, an input that cannot be read.
@@ -62,11 +64,13 @@ impl Live {
         options: StreamOptions,
         screen: &mut Screen,
         interrupt: &Interrupt,
-    ) -> Result<Exit, Failure> {
+    ) -> Result<(), Failure> {
+        interrupt.ends_work_only();
+        let audio = AudioOptions { end: Some(interrupt.flag().clone()), ..audio.clone() };
         let (mut computing, mut chunk) = (Duration::ZERO, 0.0);
         let (mut late, mut first) = (Vec::new(), None);
         let mut failure = None;
-        let result = model.listen(source, audio, options, |update, stream| {
+        let result = model.listen(source, &audio, options, |update, stream| {
             (computing, chunk) = (stream.computing(), stream.latency());
             let heard = self.since.map(|since| since.elapsed().as_secs_f64());
             late.extend(heard.into_iter().flat_map(|now| update.words.iter().map(move |w| now - w.end)));
@@ -82,9 +86,6 @@ impl Live {
             }
         });
         screen.close()?;
-        if interrupt.requested() {
-            return Err(Failure::interrupted());
-        }
         if let Some(failure) = failure {
             return Err(failure);
         }
@@ -96,7 +97,7 @@ impl Live {
         if !self.quiet && heard.seconds > 0.0 {
             note(&how_it_went(&self.name, heard.seconds, computing, chunk, late, first));
         }
-        Ok(Exit::Success)
+        Ok(())
     }
 }
 
@@ -234,13 +235,12 @@ fn line(term: &Term, said: &mut String, drawn: &mut bool, update: &StreamUpdate)
 
 /// An update as JSON objects.
 fn events(update: &StreamUpdate) -> Vec<Value> {
-    let word = |w: &Word| json!({"word": w.word, "start": w.start, "end": w.end, "confidence": w.confidence});
     let mut events = Vec::new();
     let mut shown = 0;
     let mut words_until = |events: &mut Vec<Value>, until: usize| {
         let until = until.min(update.words.len());
         if shown < until {
-            let words: Vec<Value> = update.words[shown..until].iter().map(word).collect();
+            let words = &update.words[shown..until];
             events.push(json!({"event": "words", "words": words}));
             shown = until;
         }
@@ -252,13 +252,12 @@ fn events(update: &StreamUpdate) -> Vec<Value> {
             EndKind::Backchannel => "backchannel",
             EndKind::Pause => "pause",
         };
-        events.push(json!({"event": "end", "of": of, "time": end.time}));
+        events.push(json!({"event": "end", "of": of, "time": (end.time * 1e3).round() / 1e3}));
     }
     words_until(&mut events, usize::MAX);
     // Also none, where words that were told turned out not to be.
     if !update.partial.is_empty() || events.is_empty() {
-        let words: Vec<Value> = update.partial.iter().map(word).collect();
-        events.push(json!({"event": "partial", "words": words}));
+        events.push(json!({"event": "partial", "words": update.partial}));
     }
     events
 }

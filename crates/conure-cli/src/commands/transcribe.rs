@@ -218,15 +218,29 @@ pub(super) fn failed(input: &Path, error: conure::Error) -> Failure {
 /// # Errors
 /// If it is standard input and a person types there.
 pub fn source(input: &Path, interrupt: &Interrupt) -> Result<AudioSource, Failure> {
+    source_through(input, |pipe| Box::new(interrupt.waits(pipe)))
+}
+
+/// The same for what is heard as it comes: a pipe ends with the first Ctrl-C.
+///
+/// # Errors
+/// As [`source`].
+pub fn live_source(input: &Path, interrupt: &Interrupt) -> Result<AudioSource, Failure> {
+    source_through(input, |pipe| Box::new(interrupt.ends(pipe)))
+}
+
+type Reader = Box<dyn Read + Send>;
+
+fn source_through(input: &Path, guard: impl FnOnce(Reader) -> Reader) -> Result<AudioSource, Failure> {
     if is_stdin(input) {
         refuse_terminal()?;
-        return Ok(AudioSource::reader("standard input", interrupt.waits(std::io::stdin())));
+        return Ok(AudioSource::reader("standard input", guard(Box::new(std::io::stdin()))));
     }
     // A pipe with a name, which is opened when it is read: opening it waits for its writer.
     let is_pipe = std::fs::metadata(input).is_ok_and(|m| !m.is_file() && !m.is_dir());
     if is_pipe {
         let pipe = Pipe { path: input.to_path_buf(), file: None };
-        return Ok(AudioSource::reader(shown(input), interrupt.waits(pipe)));
+        return Ok(AudioSource::reader(shown(input), guard(Box::new(pipe))));
     }
     Ok(AudioSource::path(input))
 }

@@ -22,7 +22,7 @@ use feed::{Feed, Next};
 use plan::{Planner, Sizes, Window};
 use std::ops::Range;
 use std::sync::Arc;
-use stitch::{Seam, join};
+use stitch::{Seam, append, join};
 
 /// Seconds of the longest recording that is recognised at once where nothing else is asked for: the 5000 positions of 80 ms that
 /// Parakeet models have a table for. Up to there the text is NeMo's.
@@ -221,7 +221,7 @@ impl<'a> Heard<'a> {
                 let seam = Seam { from: frame(start), cut: frame(cut), to: frame(self.before) };
                 join(&mut self.tokens, &found, &seam, self.recogniser.vocabulary());
             }
-            None => self.tokens.extend(found),
+            None => append(&mut self.tokens, &found),
         }
         self.before = window.range.end;
         Ok(())

@@ -37,8 +37,24 @@ pub(crate) fn join(tokens: &mut Vec<Token>, next: &[Token], seam: &Seam, vocabul
         }
     };
     tokens.truncate(kept);
+    append(tokens, &next[taken..]);
+}
+
+/// Appends tokens of another reading: none is before the last of those that are there, which ends where the next begins.
+pub(crate) fn append(tokens: &mut Vec<Token>, next: &[Token]) {
+    if let Some((last, first)) = tokens.last_mut().zip(next.first()) {
+        // Never to nothing: a token that is a word would be one without length.
+        last.duration = last.duration.min(first.frame.saturating_sub(last.frame).max(1));
+    }
     let earliest = tokens.last().map_or(0, |t| t.frame);
-    tokens.extend(next[taken..].iter().map(|t| Token { frame: t.frame.max(earliest), ..*t }));
+    tokens.extend(next.iter().map(|t| {
+        let late = earliest.saturating_sub(t.frame);
+        Token {
+            frame: t.frame + late,
+            duration: t.duration.saturating_sub(late).max(t.duration.min(1)),
+            ..*t
+        }
+    }));
 }
 
 pub(crate) fn starts(token: &Token, vocabulary: &Vocabulary) -> bool {
@@ -186,6 +202,25 @@ mod tests {
             ("nothing after", "the@110 cat@120", "", 150, "the cat"),
         ] {
             assert_eq!(joined(a, b, cut), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn what_was_heard_first_ends_where_the_second_begins() {
+        let token = |frame, duration| Token { id: 0, frame, duration, confidence: 1.0 };
+        for (first, second, expected) in [
+            // A long duration that the second reading cuts.
+            (vec![(1, 2), (4, 6)], vec![(7, 2)], vec![(1, 2), (4, 3), (7, 2)]),
+            // What would come before the last comes with it, and ends where it did.
+            (vec![(4, 3)], vec![(2, 4), (6, 1)], vec![(4, 1), (4, 2), (6, 1)]),
+            (vec![(4, 0)], vec![(9, 0)], vec![(4, 0), (9, 0)]),
+        ] {
+            let list = |list: Vec<(usize, usize)>| -> Vec<Token> {
+                list.into_iter().map(|(frame, duration)| token(frame, duration)).collect()
+            };
+            let mut tokens = list(first);
+            append(&mut tokens, &list(second));
+            assert_eq!(tokens, list(expected));
         }
     }
 
