@@ -306,6 +306,11 @@ def measure(options, meta, w, seconds, threads):
         name = "Conure " + kind_of(path)
         command = [options.conure, path, "--serve", "--threads", str(threads), "--seconds", str(seconds)]
         engines.append(Engine(name, command))
+        if kind_of(path) not in ["f32", "f16", "bf16"]:
+            # With activations rounded to 8 bits, as the peers do in int8.
+            engines.append(Engine(name + " fast", command + ["--precision", "fast"]))
+        if options.cpu_only:
+            continue
         # The same on OpenVINO, through Conure's own graph: beside OpenVINO's own reader of ONNX.
         engines.append(Engine(f"Conure on OpenVINO {kind_of(path)}", command + ["--device", "openvino:CPU"]))
     for engine, kind, path in peers:
@@ -351,6 +356,13 @@ def table(options, rows):
         of = {r["engine"]: r["median_ms"] for r in rows if (r["seconds"], r["threads"]) == case}
         ratios.append(f"{min(of[p] for p in peers) / of[ours]:.2f}")
     lines.append(f"| faster f32 peer / {ours} | " + " | ".join(ratios) + " | | |")
+    if "Conure q8_0 fast" in names:
+        cells = []
+        for case in cases:
+            of = {r["engine"]: r["median_ms"] for r in rows if (r["seconds"], r["threads"]) == case}
+            fastest = min(of["onnxruntime int8 dynamic"], of["OpenVINO int8 weights"])
+            cells.append(f"{fastest / of['Conure q8_0 fast']:.2f}")
+        lines.append("| faster int8 peer / Conure q8_0 fast | " + " | ".join(cells) + " | | |")
     for reader, kind in [("OpenVINO f32", "f32"), ("OpenVINO int8 weights", "q8_0")]:
         through = f"Conure on OpenVINO {kind}"
         if reader in names and through in names:
@@ -373,6 +385,7 @@ def main():
     parser.add_argument("--budget", type=float, default=60, help="seconds for each length and number of threads")
     parser.add_argument("--seconds", type=float, nargs="+", default=[7.4, 60])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--cpu-only", action="store_true", help="leave out Conure on OpenVINO")
     parser.add_argument("models", nargs="+", help="NAME.TYPE.gguf; the first is the f32 one that is exported")
     options = parser.parse_args()
     meta, w = read_gguf(options.models[0])

@@ -59,7 +59,7 @@ fn install(venv: &Path, imports: &str, packages: &[&str]) -> Result<PathBuf> {
 }
 
 /// Runs `peers --llm ...`, see [`language`], or `peers [--rounds N] [--budget SECONDS] [--threads N...] [--seconds S...]
-/// [-- MODEL.gguf...]`. The models are further ones for Conure, the same encoder in other element types.
+/// [--cpu-only] [-- MODEL.gguf...]`. The models are further ones for Conure, the same encoder in other element types.
 ///
 /// # Errors
 /// Python or its packages that cannot be had; a build or a measurement that fails.

@@ -1,7 +1,7 @@
 //! Times the encoder with its CTC head in the steady state, beside the machine's own GEMM rate in the same process.
 //!
 //! `cargo run --release -p conure --example encoder_speed -- MODEL.gguf [--threads N] [--seconds S] [--runs N] [--steps]
-//! [--device openvino:CPU]`
+//! [--device openvino:CPU] [--precision fast]`
 //!
 //! With `--serve` it waits for lines on its input instead and answers each with the milliseconds of one run, so that a
 //! program can take turns with other engines (`scripts/peers.py`). `dump FILE` as a line writes the log-probabilities of
@@ -12,7 +12,7 @@ use conure_gguf::GgufFile;
 use conure_graph::openvino::OpenVinoOptions;
 use conure_graph::{Device, Observer, Registry, Session, StepDone};
 use conure_kernels::gemm::{Epilogue, PackedMatrix, linear};
-use conure_kernels::{Cpu, Threads};
+use conure_kernels::{Cpu, Precision, Threads};
 use conure_models::{Attention, Parakeet};
 use conure_tensor::{Bindings, Symbol, TensorView};
 use std::collections::BTreeMap;
@@ -75,12 +75,21 @@ struct Options {
     serve: bool,
     steps: bool,
     device: String,
+    precision: Precision,
 }
 
 fn options() -> Outcome<Options> {
-    let (model, threads) = (String::new(), Threads::default_count());
-    let mut options =
-        Options { model, threads, seconds: 7.4, runs: 10, serve: false, steps: false, device: "cpu".into() };
+    let (model, threads, precision) = (String::new(), Threads::default_count(), Precision::Exact);
+    let mut options = Options {
+        model,
+        threads,
+        seconds: 7.4,
+        runs: 10,
+        serve: false,
+        steps: false,
+        device: "cpu".into(),
+        precision,
+    };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg} wants a value"));
@@ -89,6 +98,13 @@ fn options() -> Outcome<Options> {
             "--seconds" => options.seconds = value()?.parse()?,
             "--runs" => options.runs = value()?.parse()?,
             "--device" => options.device = value()?,
+            "--precision" => {
+                options.precision = match value()?.as_str() {
+                    "exact" => Precision::Exact,
+                    "fast" => Precision::Fast,
+                    other => return Err(format!("there is no precision `{other}`").into()),
+                }
+            }
             "--serve" => options.serve = true,
             "--steps" => options.steps = true,
             _ => options.model = arg,
@@ -171,7 +187,7 @@ fn main() -> Outcome<()> {
     let options = options()?;
     let file = Arc::new(GgufFile::open(&options.model)?);
     let model = Parakeet::load(file, &options.model)?;
-    let cpu = Arc::new(Cpu::detect(Some(options.threads))?);
+    let cpu = Arc::new(Cpu::detect(Some(options.threads))?.with_precision(options.precision));
     let openvino = OpenVinoOptions { threads: Some(options.threads), ..OpenVinoOptions::from_env() };
     let device = Registry::probe_with(openvino).pick(Some(&options.device))?;
     let mut encoder = Encoder::new(&model, &device, cpu.clone(), options.seconds)?;
