@@ -189,6 +189,13 @@ impl Blocks {
         &self.data.as_slice::<u8>()[(p * self.units + u) * bytes..][..bytes]
     }
 
+    /// Panel `p` of the K block at `k0` of `kc` (whole units) as it is stored.
+    pub(super) fn stored(&self, k0: usize, kc: usize, p: usize) -> &[u8] {
+        let bytes = self.unit_bytes();
+        let at = (p * self.units + k0 / self.layout.block) * bytes;
+        &self.data.as_slice::<u8>()[at..at + kc / self.layout.block * bytes]
+    }
+
     /// The quanta of units `from..` of panel `p`, for formats whose products read them as they are, and the bytes
     /// from one group to the next.
     pub(super) fn in_place(&self, p: usize, from: usize) -> Option<(&[u8], usize)> {

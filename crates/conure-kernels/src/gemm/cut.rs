@@ -19,6 +19,9 @@ const BLOCK_TILES: usize = 6;
 /// Blocks of rows for each worker: one that is held up leaves its last blocks to the others.
 const BLOCKS_PER_WORKER: usize = 4;
 
+/// The same where each block widens all weights anew: against 94 rows that is 3 % in f16, against 187 half of it.
+const WIDENED_BLOCKS_PER_WORKER: usize = 2;
+
 /// Claims for each worker.
 const CLAIMS_PER_WORKER: usize = 16;
 
@@ -77,7 +80,8 @@ impl Cut {
         let tile_bytes = k.div_ceil(TILE_K).max(1) * size.rows * TILE_STRIDE * 4;
         let tiles = m.div_ceil(size.rows);
         let least = tiles.div_ceil((size.chunk_bytes / tile_bytes).max(1));
-        let wanted = if workers == 1 { 1 } else { (tiles / BLOCK_TILES).min(workers * BLOCKS_PER_WORKER) };
+        let per_worker = if product.widened() { WIDENED_BLOCKS_PER_WORKER } else { BLOCKS_PER_WORKER };
+        let wanted = if workers == 1 { 1 } else { (tiles / BLOCK_TILES).min(workers * per_worker) };
         let rows = m.div_ceil(wanted.max(least).max(1));
         let blocks = m.div_ceil(rows);
 

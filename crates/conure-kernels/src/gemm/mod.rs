@@ -27,6 +27,7 @@ use worker::{Worker, WorkerKernel};
 use crate::buffer::{SharedMut, with_scratch};
 use crate::isa::{Isa, dispatch, tile_size};
 use crate::{Cpu, Precision, Result, check};
+use conure_tensor::DType;
 
 /// How the right operand of [`matmul`] lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +116,11 @@ impl Product<'_> {
     /// Columns of the output.
     fn width(&self) -> usize {
         if self.epilogue.activation == Activation::Glu { self.columns.n / 2 } else { self.columns.n }
+    }
+
+    /// Whether the weights are stored in another type than f32.
+    fn widened(&self) -> bool {
+        matches!(self.source, Source::Packed(weights) if weights.dtype() != DType::F32)
     }
 
     fn check(&self, out: &[f32]) -> Result<()> {

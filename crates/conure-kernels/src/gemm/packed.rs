@@ -206,6 +206,19 @@ impl PackedMatrix {
     }
 }
 
+impl PackedMatrix {
+    /// Panel `p` of the K block at `k0` of `kc` as it is stored, for a worker that will widen it soon.
+    #[inline(always)]
+    pub(super) fn stored(&self, k0: usize, kc: usize, p: usize) -> &[u8] {
+        if let Some(blocks) = &self.blocks {
+            return blocks.stored(k0, kc, p);
+        }
+        let size = if self.format == Format::F32 { 4 } else { 2 };
+        let at = self.offset(k0, kc, p) * size;
+        &self.data.as_slice::<u8>()[at..at + kc * self.columns.panel * size]
+    }
+}
+
 /// Where packed panels lie, in their own type.
 #[derive(Clone, Copy)]
 pub(super) enum Panels {

@@ -30,6 +30,9 @@ const ROUND_ALONE: usize = 1 << 14;
 /// K that few rows are multiplied with at a time: the unpacked panel stays in the first-level cache.
 const FEW_ROWS_K: usize = 2 * MAX_UNIT;
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// The most lanes of 32 bits that any instruction set has.
 const MAX_LANES: usize = 16;
 
@@ -365,6 +368,13 @@ impl Multiply<'_, '_> {
                     unpack(s, blocks, p + i, u0..u0 + units, panel);
                 }
                 let blocks_of_rows = (task.m0..task.m1).step_by(D::ROWS);
+                // What follows lies behind these panels, and is another task's from `p1` on.
+                let more = p + pair < task.p1 && units == all;
+                let next = if more { blocks.stored(0, task.product.k, p + pair) } else { &[] };
+                let groups = units * blocks.layout.groups();
+                let calls = blocks_of_rows.len() * pair;
+                let ahead = (pair * next.len()).div_ceil(calls * groups).next_multiple_of(LINE);
+                let mut fetched = 0;
                 for (m, x) in blocks_of_rows.zip(self.activations.chunks_exact(self.shape.block_len())) {
                     let rows = D::ROWS.min(task.m1 - m);
                     if u0 == 0 {
@@ -372,7 +382,11 @@ impl Multiply<'_, '_> {
                     }
                     for (i, panel) in panels.iter().enumerate().take(pair) {
                         let mut tile = tile_of::<D>(blocks, p + i, u0, panel, x, self.shape);
-                        tile.groups = units * blocks.layout.groups();
+                        tile.groups = groups;
+                        if fetched < pair * next.len() {
+                            (tile.next, tile.ahead) = (next.as_ptr().wrapping_add(fetched), ahead);
+                            fetched += groups * ahead;
+                        }
                         tile.c = sums[i * np..].as_mut_ptr();
                         tile.ldc = pair * np;
                         // SAFETY: `tile_of` took the operands from slices with as many groups; the sums have ROWS rows
@@ -429,6 +443,8 @@ fn tile_of<D: Dot>(
         x_scales: scales[group..].as_ptr(),
         x_sums: sums[group..].as_ptr(),
         groups: 0,
+        next: std::ptr::null(),
+        ahead: 0,
         c: std::ptr::null_mut(),
         ldc: 0,
     }

@@ -144,7 +144,17 @@ impl Worker<'_> {
                 let more = self.product.columns.panels() > p + count;
                 w.panels(k0, kc, p, count).then(if more { count * kc * S::PANEL } else { 0 }, t, kc)
             }
-            _ => Panels::F32(F32Panel::new(wide[k0 * count * S::PANEL..][..count * kc * S::PANEL].as_ptr())),
+            source => {
+                let b = F32Panel::new(wide[k0 * count * S::PANEL..][..count * kc * S::PANEL].as_ptr());
+                Panels::F32(match source {
+                    Source::Packed(w) if self.product.columns.panels() > p + count => {
+                        // What is widened next comes from memory too.
+                        let next = w.stored(k0, kc, p + count);
+                        b.then_at(next.as_ptr().cast(), next.len() / size_of::<f32>(), t, kc)
+                    }
+                    _ => b,
+                })
+            }
         }
     }
 }

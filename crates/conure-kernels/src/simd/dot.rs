@@ -65,6 +65,10 @@ pub(crate) struct DotTile {
     pub(crate) x_sums: *const f32,
     /// How many groups.
     pub(crate) groups: usize,
+    /// What is multiplied next, fetched meanwhile; any address is fine.
+    pub(crate) next: *const u8,
+    /// Bytes of it that are fetched with each group, whole cache lines.
+    pub(crate) ahead: usize,
     /// Sums, added to: row `r` at `r * ldc`.
     pub(crate) c: *mut f32,
     /// Floats from a row of sums to the next.
@@ -111,6 +115,9 @@ unsafe fn tile_fixed<D: Dot, G: Group, const R: usize, const V: usize, const P: 
     // SAFETY: every address is within what the contract makes readable or writable.
     unsafe {
         for g in 0..t.groups {
+            for line in (0..t.ahead).step_by(64) {
+                s.prefetch_far(t.next.wrapping_add(g * t.ahead + line).cast());
+            }
             let mut acc = [[[s.splat_i32(0); V]; R]; P];
             if !G::MINS {
                 for r in 0..R {
@@ -192,6 +199,7 @@ macro_rules! dot_tile {
                     return;
                 }
                 left -= done;
+                tile.ahead = 0;
                 tile.x = tile.x.wrapping_add(4 * done);
                 tile.x_scales = tile.x_scales.wrapping_add(done);
                 tile.x_sums = tile.x_sums.wrapping_add(done);

@@ -41,10 +41,16 @@ macro_rules! plain_weights {
             /// follow them into the second-level cache: two cache lines for each four k.
             #[inline(always)]
             pub(crate) fn then(self, ahead: usize, t: usize, k: usize) -> Self {
+                self.then_at(self.values.wrapping_add(ahead), ahead, t, k)
+            }
+
+            /// The same, where what is read next are the `ahead` elements at `next`, which may be any address.
+            #[inline(always)]
+            pub(crate) fn then_at(self, next: *const $element, ahead: usize, t: usize, k: usize) -> Self {
                 let step = AHEAD / size_of::<$element>();
                 let at = t * (k / 4) * step;
                 if at < ahead {
-                    $panel { next: self.values.wrapping_add(ahead + at), step, ..self }
+                    $panel { next: next.wrapping_add(at), step, ..self }
                 } else {
                     self
                 }
