@@ -3,6 +3,7 @@
 // A task talks to the one who started it: it is a program that prints, and nothing else uses it.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod arm;
 mod budget;
 mod deps;
 mod embed;
@@ -27,6 +28,9 @@ Usage: cargo xtask COMMAND
   test [--no-setup] [--dry-run] [ARGS...]
             set up what the tests need, then run all of them; ARGS go to the test runner (a name runs those tests)
   setup     install sox and ffmpeg, which make the audio test files, where they are missing and that is possible
+  arm [ARGS...]
+            the Arm build's kernels on every conformance case, in QEMU's emulation; installs it and a linker where they are
+            missing and that is possible; ARGS go to the tests
   deps      check that every crate uses only crates above it in the table of ARCHITECTURE.md
   budget    list files over 500 lines without their tests (an error) and functions over 60 lines (a note)
   embed MODEL.nemo
@@ -71,6 +75,7 @@ fn run(args: &[String]) -> Result<()> {
     };
     match command {
         "test" => test::run(rest),
+        "arm" => arm::run(rest),
         "setup" => none(rest).and_then(|()| setup::run()),
         "deps" => none(rest).and_then(|()| deps::run()),
         "budget" => none(rest).and_then(|()| budget::run()),

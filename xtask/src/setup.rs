@@ -87,9 +87,7 @@ fn openvino() -> Result<()> {
     if !succeeds(Command::new(&python).args(["-m", "pip", "--version"])) && process::run(&mut make()).is_err()
     {
         // Debian keeps the module apart.
-        process::run(&mut apt(&["update", "-qq"])).with_context(advice)?;
-        process::run(&mut apt(&["install", "-y", "-qq", "--no-install-recommends", "python3-venv"]))
-            .with_context(advice)?;
+        apt_install(&["python3-venv"]).with_context(advice)?;
         process::run(&mut make()).with_context(advice)?;
     }
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", OPENVINO];
@@ -114,9 +112,16 @@ fn install() -> Result<()> {
         return Ok(());
     }
     let advice = || format!("the tests need {}: install it and start again", missing.join(" and "));
-    process::run(&mut apt(&["update", "-qq"])).with_context(advice)?;
-    process::run(apt(&["install", "-y", "-qq", "--no-install-recommends"]).args(&missing))
-        .with_context(advice)
+    apt_install(&missing).with_context(advice)
+}
+
+/// Installs Debian's packages, as root or through a sudo that asks nothing.
+///
+/// # Errors
+/// That this failed, or that there is no apt-get.
+pub fn apt_install(packages: &[&str]) -> Result<()> {
+    process::run(&mut apt(&["update", "-qq"]))?;
+    process::run(apt(&["install", "-y", "-qq", "--no-install-recommends"]).args(packages))
 }
 
 fn is_root() -> bool {
