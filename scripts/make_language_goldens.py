@@ -96,9 +96,13 @@ def bpe_files(folder, pattern, bos, eos):
     return tokenizer, tokenizer.token_to_id(bos) if bos else None
 
 
+QWEN35 = QWEN2.replace(r"\p{L}+", r"[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]+", r"[^\s\p{L}\p{M}\p{N}]+")
+
+
 LLAMA = lambda folder: spm_files(folder, "<s>", "</s>", True, ["<unk>", "<s>", "</s>"])
 GEMMA = lambda folder: spm_files(folder, "<bos>", "<eos>", False, ["<pad>", "<eos>", "<bos>", "<unk>"])
 QWEN = lambda folder: bpe_files(folder, QWEN2, None, "<|endoftext|>")
+QWEN_3_5 = lambda folder: bpe_files(folder, QWEN35, None, "<|endoftext|>")
 GPT_OSS = lambda folder: bpe_files(folder, O200K, None, "<|return|>")
 
 
@@ -111,6 +115,24 @@ def qwen3_vl(v):
         num_position_embeddings=4, deepstack_visual_indexes=[0],
     )
     return hf.Qwen3VLConfig(text_config=text, vision_config=seen, tie_word_embeddings=False)
+
+
+def qwen35(v):
+    """Three of four layers by the gated delta rule, with two heads of values for each of keys."""
+    sections = {
+        "rope_type": "default", "rope_theta": 10000000.0, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1],
+        "mrope_interleaved": True,
+    }
+    return hf.Qwen3_5TextConfig(
+        vocab_size=v,
+        head_dim=16,
+        linear_key_head_dim=8,
+        linear_value_head_dim=12,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        rope_parameters=sections,
+        **{**SMALL, "num_hidden_layers": 4},
+    )
 
 
 def gpt_oss(v):
@@ -165,6 +187,7 @@ MODELS = {
         ),
     ),
     "qwen3vl": (QWEN, qwen3_vl),
+    "qwen35": (QWEN_3_5, qwen35),
     "gpt-oss": (GPT_OSS, gpt_oss),
     "gpt-oss-mxfp4": (GPT_OSS, gpt_oss),
     "phi3": (LLAMA, lambda v: hf.Phi3Config(vocab_size=v, pad_token_id=0, **SMALL)),
@@ -233,7 +256,10 @@ def main():
         with torch.no_grad():
             for key, tensor in model.named_parameters():
                 norm = "norm" in key
+                # These store norms as what they differ from 1 by, but for the one behind the gated delta rule.
                 around = 0.0 if not norm or name.startswith("gemma") else 1.0
+                if name == "qwen35" and norm and "linear_attn" not in key:
+                    around = 0.0
                 tensor.copy_(around + torch.randn_like(tensor) * (0.1 if norm else 0.25))
             changed = in_blocks(model, folder) if name.endswith("mxfp4") else {}
         # One in several files, as large models are.

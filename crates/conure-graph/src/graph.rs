@@ -202,6 +202,11 @@ impl Graph {
         &self.states
     }
 
+    /// Whether rows are appended to state `index`, rather than that it is read and becomes another.
+    pub fn is_appended(&self, index: usize) -> bool {
+        self.nodes.iter().any(|n| matches!(n.op, NodeOp::Append(s) if s == index))
+    }
+
     /// What becomes of the states at the end of a run.
     pub fn commits(&self) -> &[Commit] {
         &self.commits

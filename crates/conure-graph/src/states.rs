@@ -130,7 +130,7 @@ impl Session {
     }
 
     /// The first `rows` rows of item 0 of every state `[C0, C, ...]` of `from` become those of `item` in the state of that name:
-    /// how a cache that was filled alone joins others.
+    /// how a cache that was filled alone joins others. A state that is not appended to has its whole item replaced.
     ///
     /// # Errors
     /// [`GraphError::UnknownName`]; [`GraphError::State`] if there are no such rows, or they are of another type or length.
@@ -144,11 +144,15 @@ impl Session {
         let on_cpu = self.device().backend().is_none() && from.device().backend().is_none();
         let mut sources = Vec::with_capacity(defs.len());
         // All are looked at before any is changed.
-        for def in &defs {
+        for (index, def) in defs.iter().enumerate() {
             let (source_index, source_def) = from.state_def(&def.name)?;
-            sources.push(source_index);
             let (dims, source_dims) = (def.dims(), source_def.dims());
-            let same = def.ty.dtype == source_def.ty.dtype && dims.get(2..) == source_dims.get(2..);
+            let appended = self.program().graph().is_appended(index);
+            let rows = if appended { rows } else { axis(&dims, 1) };
+            sources.push((source_index, rows));
+            let same = def.ty.dtype == source_def.ty.dtype
+                && dims.get(2..) == source_dims.get(2..)
+                && (appended || dims.get(1) == source_dims.get(1));
             let most = axis(&dims, 1).min(axis(&source_dims, 1));
             if !same || item >= axis(&dims, 0) || rows > most {
                 let what =
@@ -156,7 +160,7 @@ impl Session {
                 return Err(GraphError::State { state: def.name.clone(), what });
             }
         }
-        for (index, (def, source_index)) in defs.iter().zip(sources).enumerate() {
+        for (index, (def, (source_index, rows))) in defs.iter().zip(sources).enumerate() {
             let dims = def.dims();
             let row = def.bytes() / (axis(&dims, 0) * axis(&dims, 1)).max(1);
             let (at, count) = (item * axis(&dims, 1) * row, rows * row);

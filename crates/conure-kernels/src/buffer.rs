@@ -133,6 +133,11 @@ impl<'a, T> SharedMut<'a, T> {
         SharedMut { ptr: slice.as_mut_ptr(), len: slice.len(), life: PhantomData }
     }
 
+    /// The first element, for parts that are not consecutive: whoever writes through it keeps in bounds and apart from others.
+    pub(crate) fn as_mut_ptr(&self) -> *mut T {
+        self.ptr
+    }
+
     /// The elements `start..start + len`.
     ///
     /// # Safety

@@ -27,6 +27,7 @@ pub mod elementwise;
 pub mod embedding;
 mod error;
 pub mod gated;
+pub mod gated_delta;
 pub mod gemm;
 pub mod im2col;
 pub mod lstm;

@@ -92,7 +92,7 @@ impl LanguageModel {
         &self.cpu
     }
 
-    /// Bytes of keys and values of one token.
+    /// Bytes of keys and values of one token; layers with a state of fixed size have none.
     ///
     /// # Errors
     /// [`LanguageError::Option`] if heads do not fill blocks of `dtype`.
@@ -105,7 +105,7 @@ impl LanguageModel {
                 expected: "a type whose blocks fill a head",
             })
         };
-        Ok(c.layers * (row(c.head_dim)? + row(c.value_dim)?))
+        Ok(c.attention_layers() * (row(c.head_dim)? + row(c.value_dim)?))
     }
 
     /// What a session with these options runs: see [`Decoder::program`].

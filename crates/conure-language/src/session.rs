@@ -21,14 +21,26 @@ pub(crate) enum Wanted {
     All,
 }
 
+/// What the states know of the tokens read so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// All of them.
+    All,
+    /// All of them and more, which cannot be taken back.
+    TooMuch,
+}
+
 /// One text in the making, with what the model remembers of it.
 #[derive(Debug)]
 pub struct LanguageSession {
     model: Arc<LanguageModel>,
     session: Session,
     capacity: usize,
-    /// The tokens whose keys and values are in the cache.
+    /// The tokens read so far.
     seen: Vec<u32>,
+    /// How many of them the states know: all, but for a model with recurrent layers that was rewound, whose states know more
+    /// than was kept and must read it again.
+    known: Known,
     tokens: Vec<i32>,
     positions: Vec<i32>,
     wanted: Vec<i32>,
@@ -46,6 +58,7 @@ impl LanguageSession {
             capacity,
             // Room for all that may come: reading a token allocates nothing.
             seen: Vec::with_capacity(capacity.min(MOST_ROOM)),
+            known: Known::All,
             tokens: room(),
             positions: room(),
             wanted: room(),
@@ -67,8 +80,12 @@ impl LanguageSession {
         &self.seen
     }
 
-    /// Forgets all but the first `count` tokens.
+    /// Forgets all but the first `count` tokens. A model with recurrent layers cannot go back: it reads those tokens again
+    /// before the next ones.
     pub fn rewind(&mut self, count: usize) {
+        if count < self.seen.len() && self.model.config().recurrent.is_some() {
+            self.known = Known::TooMuch;
+        }
         self.seen.truncate(count);
     }
 
@@ -98,6 +115,7 @@ impl LanguageSession {
             return Err(LanguageError::EmptyPrompt);
         };
         self.check(self.seen.len(), ids)?;
+        self.catch_up()?;
         for chunk in ids.chunks(CHUNK).take(last) {
             self.run(chunk, None)?;
         }
@@ -116,6 +134,7 @@ impl LanguageSession {
     /// As [`LanguageSession::read`].
     pub fn read_all(&mut self, ids: &[u32]) -> Result<&[f32], LanguageError> {
         self.check(self.seen.len(), ids)?;
+        self.catch_up()?;
         self.run(ids, Some(Wanted::All))?;
         self.logits()
     }
@@ -137,6 +156,22 @@ impl LanguageSession {
             return Err(LanguageError::ContextFull { tokens, context, trained });
         }
         Ok(())
+    }
+
+    /// Lets states that know too much read again what was kept. At the beginning there is nothing to read: layers begin anew
+    /// with the first token.
+    fn catch_up(&mut self) -> Result<(), LanguageError> {
+        if self.known == Known::All {
+            return Ok(());
+        }
+        let kept = std::mem::take(&mut self.seen);
+        // If a run fails, the next read begins again.
+        let read = kept.chunks(CHUNK).try_for_each(|chunk| self.run(chunk, None));
+        match read {
+            Ok(()) => self.known = Known::All,
+            Err(_) => self.seen = kept,
+        }
+        read
     }
 
     fn run(&mut self, ids: &[u32], wanted: Option<Wanted>) -> Result<(), LanguageError> {
@@ -212,7 +247,10 @@ impl LanguageSession {
     /// Keeps what was read and `ids` begins with too, but for the last token, whose logits are needed; how much is kept.
     fn keep_prefix(&mut self, ids: &[u32]) -> usize {
         let same = self.seen.iter().zip(ids).take_while(|(a, b)| a == b).count();
-        self.rewind(same.min(ids.len().saturating_sub(1)));
+        let kept = same.min(ids.len().saturating_sub(1));
+        let again = kept < self.seen.len() || self.known == Known::TooMuch;
+        // States that cannot go back would read what is kept again: nothing is kept, so that it is counted as read.
+        self.rewind(if again && self.model.config().recurrent.is_some() { 0 } else { kept });
         self.seen.len()
     }
 }

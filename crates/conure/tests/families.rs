@@ -9,7 +9,7 @@ use conure_tensor::quant;
 use safetensors::SafeTensors;
 use std::path::{Path, PathBuf};
 
-const FAMILIES: [&str; 13] = [
+const FAMILIES: [&str; 14] = [
     "llama",
     "llama3",
     "mistral",
@@ -18,6 +18,7 @@ const FAMILIES: [&str; 13] = [
     "qwen3",
     "qwen3moe",
     "qwen3vl",
+    "qwen35",
     "gpt-oss",
     "gpt-oss-mxfp4",
     "phi3",
@@ -275,13 +276,47 @@ fn what_was_read_before_is_not_read_again_and_the_context_has_an_end() {
     assert!(error.contains("token 9999 is outside"), "{error}");
 }
 
+/// A state that was corrected by a token cannot forget it: what is kept is read again.
+#[test]
+fn recurrent_layers_go_back_by_reading_again() {
+    let dir = tempfile::tempdir().unwrap();
+    for device in ["cpu", "openvino:CPU"] {
+        let model = model("qwen35", &dir, device);
+        let mut session = session(&model, DType::F32);
+        let (_, ids, expected) = prompts("qwen35").remove(2);
+        let width = expected.len() / ids.len();
+        let logits = |i: usize| &expected[i * width..(i + 1) * width];
+        for kept in [ids.len() - 1, 1, 0, 3] {
+            session.rewind(0);
+            session.read(&ids).unwrap();
+            session.read(&[5, 6, 7]).unwrap();
+            session.rewind(kept);
+            assert_eq!(session.tokens(), &ids[..kept]);
+            let off = worst(session.read(&ids[kept..=kept]).unwrap(), logits(kept));
+            assert!(off < TOLERANCE, "{kept} kept on {device}: off by {off}");
+        }
+        // A prompt that continues what was read is not read again; one that goes back is, and says so.
+        let options = conure::GenerateOptions { max_tokens: Some(0), ..Default::default() };
+        session.rewind(0);
+        session.read(&ids[..4]).unwrap();
+        let reused = session.generate_ids(&ids, &options).unwrap().timings().reused;
+        let again = session.generate_ids(&ids, &options).unwrap().timings().reused;
+        assert_eq!((reused, again), (4, 0), "{device}");
+    }
+}
+
 #[test]
 fn texts_that_are_continued_together_are_those_that_are_continued_alone() {
     let dir = tempfile::tempdir().unwrap();
     let options = SessionOptions { context: Some(64), cache: DType::F16 };
-    for (family, device) in
-        [("gemma3", "cpu"), ("llama3", "cpu"), ("gpt-oss", "cpu"), ("qwen2", "partial:linear,sdpa,rope")]
-    {
+    for (family, device) in [
+        ("gemma3", "cpu"),
+        ("llama3", "cpu"),
+        ("gpt-oss", "cpu"),
+        ("qwen2", "partial:linear,sdpa,rope"),
+        ("qwen35", "cpu"),
+        ("qwen35", "partial:causal_conv1d,gated_delta"),
+    ] {
         let model = model(family, &dir, device);
         // Prompts and answers of several lengths, more than there are places, and one that is ended from outside.
         let requests: Vec<(Vec<u32>, conure::GenerateOptions)> = prompts(family)
@@ -335,7 +370,7 @@ fn texts_that_are_continued_together_are_those_that_are_continued_alone() {
 #[test]
 fn a_token_is_read_without_allocating() {
     let dir = tempfile::tempdir().unwrap();
-    for family in ["gemma2", "gemma3", "llama3", "phi3", "mixtral", "gpt-oss"] {
+    for family in ["gemma2", "gemma3", "llama3", "phi3", "mixtral", "gpt-oss", "qwen35"] {
         let model = model(family, &dir, "cpu");
         let mut session = session(&model, DType::F16);
         let (_, ids, _) = prompts(family).remove(0);

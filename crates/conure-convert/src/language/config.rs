@@ -15,6 +15,7 @@ pub(crate) enum Family {
     Gemma3,
     Qwen3Moe,
     Qwen3Vl,
+    Qwen35,
     GptOss,
 }
 
@@ -30,6 +31,7 @@ impl Family {
             "gemma3_text" | "gemma3" => Family::Gemma3,
             "qwen3_moe" => Family::Qwen3Moe,
             "qwen3_vl" | "qwen3_vl_text" => Family::Qwen3Vl,
+            "qwen3_5" | "qwen3_5_text" => Family::Qwen35,
             "gpt_oss" => Family::GptOss,
             _ => return None,
         })
@@ -46,8 +48,14 @@ impl Family {
             Family::Gemma3 => "gemma3",
             Family::Qwen3Moe => "qwen3moe",
             Family::Qwen3Vl => "qwen3vl",
+            Family::Qwen35 => "qwen35",
             Family::GptOss => "gpt-oss",
         }
+    }
+
+    /// Whether norms are stored as what they differ from 1 by.
+    pub(super) fn norms_around_zero(self) -> bool {
+        self.is_gemma() || self == Family::Qwen35
     }
 
     pub(super) fn is_gemma(self) -> bool {
@@ -63,10 +71,25 @@ pub(crate) struct Model {
     pub(super) key_heads: usize,
     pub(super) tied: bool,
     pub(super) layers: usize,
+    /// Of layers by the gated delta rule, if there are any.
+    pub(super) linear: Option<LinearHeads>,
     /// Experts of each layer; 0 if there are none.
     pub(super) experts: usize,
     /// Tensors that only settings give: names and values.
     pub(super) computed: Vec<(&'static str, Vec<f32>)>,
+}
+
+/// Heads of layers by the gated delta rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LinearHeads {
+    /// Heads of keys.
+    pub(super) keys: usize,
+    /// Heads of values of each.
+    pub(super) values_each: usize,
+    /// Width of values.
+    pub(super) value_dim: usize,
+    /// Rows of queries and keys before those of values.
+    pub(super) before: usize,
 }
 
 /// Collects keys of one family.
@@ -85,7 +108,7 @@ impl Writer {
 pub(super) fn read(cfg: &Value) -> Result<Model, ConfigError> {
     let model_type = cfg.str("model_type")?.unwrap_or_default();
     let family = Family::named(model_type).ok_or_else(|| {
-        let known = "llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, qwen3_vl, gpt_oss, phi3, gemma2, gemma3 or gemma3_text";
+        let known = "llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, qwen3_vl, qwen3_5, gpt_oss, phi3, gemma2, gemma3 or gemma3_text";
         ConfigError::unexpected("model_type", format!("{model_type:?}"), known)
     })?;
     let heads = cfg.positive("num_attention_heads")?;
@@ -112,7 +135,7 @@ pub(super) fn read(cfg: &Value) -> Result<Model, ConfigError> {
     let eps = eps.ok_or_else(|| ConfigError::missing("rms_norm_eps", "a small number"))?;
     w.put("attention.layer_norm_rms_epsilon", eps as f32);
     activation(cfg, family)?;
-    let computed = rope(cfg, &mut w, head_dim)?;
+    let computed = rope(cfg, family, &mut w, head_dim)?;
     if family.is_gemma() {
         gemma(cfg, family, &mut w, head_dim, layers)?;
     }
@@ -123,6 +146,7 @@ pub(super) fn read(cfg: &Value) -> Result<Model, ConfigError> {
     if family == Family::GptOss {
         gpt_oss(cfg, &mut w)?;
     }
+    let linear = if family == Family::Qwen35 { Some(qwen35(cfg, &mut w, layers)?) } else { None };
     Ok(Model {
         family,
         keys: w.keys,
@@ -130,6 +154,7 @@ pub(super) fn read(cfg: &Value) -> Result<Model, ConfigError> {
         key_heads: key_heads as usize,
         tied: cfg.bool("tie_word_embeddings")?.unwrap_or(family.is_gemma()),
         layers: layers as usize,
+        linear,
         experts: experts as usize,
         computed,
     })
@@ -177,6 +202,40 @@ fn gpt_oss(cfg: &Value, w: &mut Writer) -> Result<(), ConfigError> {
     Ok(())
 }
 
+/// Layers by the gated delta rule.
+fn qwen35(cfg: &Value, w: &mut Writer, layers: u32) -> Result<LinearHeads, ConfigError> {
+    let [keys, values] = ["linear_num_key_heads", "linear_num_value_heads"].map(|key| cfg.positive(key));
+    let [key_dim, value_dim] = ["linear_key_head_dim", "linear_value_head_dim"].map(|key| cfg.positive(key));
+    let (keys, values, key_dim, value_dim) = (keys?, values?, key_dim?, value_dim?);
+    if !values.is_multiple_of(keys) {
+        let expected = format!("a multiple of linear_num_key_heads, {keys}");
+        return Err(ConfigError::unexpected("linear_num_value_heads", values, expected));
+    }
+    let too_wide = || ConfigError::unexpected("linear_value_head_dim", value_dim, "heads that fit in memory");
+    w.put("ssm.conv_kernel", cfg.positive("linear_conv_kernel_dim")?);
+    w.put("ssm.state_size", key_dim);
+    w.put("ssm.group_count", keys);
+    w.put("ssm.time_step_rank", values);
+    w.put("ssm.inner_size", values.checked_mul(value_dim).ok_or_else(too_wide)?);
+    let interval = cfg.u32("full_attention_interval")?.unwrap_or(4);
+    w.put("full_attention_interval", interval);
+    if let Some(Value::List(kinds)) = cfg.get("layer_types") {
+        let linear = |k: &Value| matches!(k, Value::Str(s) if s == "linear_attention");
+        let kinds: Vec<bool> = kinds.iter().map(linear).collect();
+        if kinds.len() != layers as usize {
+            let expected = format!("one for each of {layers} layers");
+            return Err(ConfigError::unexpected("layer_types", kinds.len(), expected));
+        }
+        if kinds.iter().zip(1u32..).any(|(&linear, i)| linear == (interval > 0 && i.is_multiple_of(interval)))
+        {
+            w.put("attention.recurrent_layers", kinds.as_slice());
+        }
+    }
+    let [keys, values] = [keys, values].map(|n| n as usize);
+    let before = keys.checked_mul(2 * key_dim as usize).ok_or_else(too_wide)?;
+    Ok(LinearHeads { keys, values_each: values / keys, value_dim: value_dim as usize, before })
+}
+
 /// Whether each layer sees a window only, where the settings list it.
 fn local_layers(cfg: &Value) -> Option<Vec<bool>> {
     let Some(Value::List(kinds)) = cfg.get("layer_types") else { return None };
@@ -201,7 +260,17 @@ fn activation(cfg: &Value, family: Family) -> Result<(), ConfigError> {
 }
 
 /// Rotary positions: keys, and factors where the model has them.
-fn rope(cfg: &Value, w: &mut Writer, head_dim: u32) -> Result<Vec<(&'static str, Vec<f32>)>, ConfigError> {
+fn rope(
+    cfg: &Value,
+    family: Family,
+    w: &mut Writer,
+    head_dim: u32,
+) -> Result<Vec<(&'static str, Vec<f32>)>, ConfigError> {
+    // What a family has where its files say nothing: how much of a head turns, and by which positions.
+    let (part, sections) = match family {
+        Family::Qwen35 => (0.25, Some(vec![11, 11, 10])),
+        _ => (1.0, None),
+    };
     // Newer files keep all of it in one place, and models with local layers one such place for each kind of layer.
     let place = ["rope_parameters.full_attention", "rope_parameters", "rope_scaling"]
         .into_iter()
@@ -213,10 +282,10 @@ fn rope(cfg: &Value, w: &mut Writer, head_dim: u32) -> Result<Vec<(&'static str,
         None => cfg.f64("rope_theta")?.unwrap_or(10_000.0),
     };
     w.put("rope.freq_base", base as f32);
-    let part = cfg.f64(&key("partial_rotary_factor"))?.or(cfg.f64("partial_rotary_factor")?).unwrap_or(1.0);
+    let part = cfg.f64(&key("partial_rotary_factor"))?.or(cfg.f64("partial_rotary_factor")?).unwrap_or(part);
     let turned = (f64::from(head_dim) * part) as u32;
     w.put("rope.dimension_count", turned);
-    if let Some(mut sections) = cfg.ints(&key("mrope_section"))? {
+    if let Some(mut sections) = cfg.ints(&key("mrope_section"))?.or(sections) {
         // The fourth, of positions that no model of ours has.
         sections.resize(4, 0);
         w.put("rope.dimension_sections", sections);

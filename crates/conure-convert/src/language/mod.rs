@@ -86,7 +86,9 @@ fn stored_as(tensor: &Out, target: TargetType) -> (DType, Option<String>) {
         return (stored, (wanted != stored).then_some(reason));
     }
     // Biases of experts have two axes too. A router is small, and what it gets wrong no expert makes good.
-    let matrix = tensor.name.ends_with(".weight") && !tensor.name.ends_with("ffn_gate_inp.weight");
+    // A short convolution is no product.
+    let apart = ["ffn_gate_inp.weight", "ssm_conv1d.weight"].iter().any(|part| tensor.name.ends_with(part));
+    let matrix = tensor.name.ends_with(".weight") && !apart;
     let columns = match *tensor.shape {
         [_, columns] | [_, _, columns] if matrix => columns,
         _ => return (DType::F32, None),

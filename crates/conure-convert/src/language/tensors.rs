@@ -1,7 +1,7 @@
 //! Which tensors are written, under which names, and what is changed in them.
 
 use super::Source;
-use super::config::{Family, Model};
+use super::config::{Family, LinearHeads, Model};
 use super::experts::{Collected, Experts};
 use crate::error::ConvertError;
 use crate::source::TensorSource;
@@ -17,6 +17,13 @@ enum Change {
     PlusOne,
     /// The halves of each of so many heads are interleaved, so that pairs that turn together are neighbours.
     Interleave(usize),
+    /// From row `from` on, rows of each of `groups` times `each` heads: heads that share keys lie together, and come to lie
+    /// `groups` apart.
+    Spread { from: usize, groups: usize, each: usize },
+    /// The same of columns.
+    SpreadColumns { groups: usize, each: usize },
+    /// As `Spread`, and `-exp` of it: the rate of forgetting.
+    Rates { groups: usize, each: usize },
 }
 
 /// Where values come from.
@@ -74,6 +81,17 @@ impl Out {
             Change::None => {}
             Change::PlusOne => values.iter_mut().for_each(|v| *v += 1.0),
             Change::Interleave(heads) => values = interleave(&values, heads, self.shape[0]),
+            Change::Spread { from, groups, each } => {
+                let width = values.len() / self.shape[0].max(1);
+                spread(&mut values[from * width..], groups, each);
+            }
+            Change::SpreadColumns { groups, each } => {
+                values.chunks_exact_mut(self.shape[1].max(1)).for_each(|row| spread(row, groups, each));
+            }
+            Change::Rates { groups, each } => {
+                spread(&mut values, groups, each);
+                values.iter_mut().for_each(|v| *v = -v.exp());
+            }
         }
         Ok(values)
     }
@@ -91,8 +109,17 @@ fn interleave(values: &[f32], heads: usize, rows: usize) -> Vec<f32> {
     out
 }
 
+/// Part `g * each + j` of `groups * each` parts of equal length becomes part `j * groups + g`.
+fn spread(values: &mut [f32], groups: usize, each: usize) {
+    let (old, part) = (values.to_vec(), values.len() / (groups * each).max(1));
+    for (to, place) in values.chunks_exact_mut(part.max(1)).enumerate() {
+        let from = to % groups * each + to / groups;
+        place.copy_from_slice(&old[from * part..(from + 1) * part]);
+    }
+}
+
 /// Names inside a layer: Hugging Face's, GGUF's.
-const IN_LAYER: [(&str, &str); 14] = [
+const IN_LAYER: [(&str, &str); 21] = [
     ("input_layernorm", "attn_norm"),
     ("self_attn.q_proj", "attn_q"),
     ("self_attn.k_proj", "attn_k"),
@@ -107,6 +134,13 @@ const IN_LAYER: [(&str, &str); 14] = [
     ("mlp.gate", "ffn_gate_inp"),
     ("mlp.router", "ffn_gate_inp"),
     ("block_sparse_moe.gate", "ffn_gate_inp"),
+    ("linear_attn.in_proj_qkv", "attn_qkv"),
+    ("linear_attn.in_proj_z", "attn_gate"),
+    ("linear_attn.in_proj_a", "ssm_alpha"),
+    ("linear_attn.in_proj_b", "ssm_beta"),
+    ("linear_attn.conv1d", "ssm_conv1d"),
+    ("linear_attn.norm", "ssm_norm"),
+    ("linear_attn.out_proj", "ssm_out"),
 ];
 
 /// What every layer of a mixture has.
@@ -117,7 +151,10 @@ fn of_family(part: &str, family: Family) -> Option<&'static str> {
     Some(match part {
         // Gate and what it gates in one matrix, the gate first.
         "mlp.gate_up_proj" => "ffn_up",
-        "post_attention_layernorm" if family.is_gemma() || family == Family::GptOss => "post_attention_norm",
+        "post_attention_layernorm" if family.is_gemma() => "post_attention_norm",
+        "post_attention_layernorm" if matches!(family, Family::GptOss | Family::Qwen35) => {
+            "post_attention_norm"
+        }
         "post_attention_layernorm" => "ffn_norm",
         "pre_feedforward_layernorm" => "ffn_norm",
         "post_feedforward_layernorm" => "post_ffw_norm",
@@ -139,8 +176,11 @@ fn gguf_name(name: &str, family: Family) -> Option<String> {
     let (layer, rest) = name.strip_prefix("model.layers.")?.split_once('.')?;
     let (part, kind) = rest.rsplit_once('.')?;
     let layer: usize = layer.parse().ok()?;
-    if rest == "self_attn.sinks" {
-        return Some(format!("blk.{layer}.attn_sinks.weight"));
+    match rest {
+        "self_attn.sinks" => return Some(format!("blk.{layer}.attn_sinks.weight")),
+        "linear_attn.A_log" => return Some(format!("blk.{layer}.ssm_a")),
+        "linear_attn.dt_bias" => return Some(format!("blk.{layer}.ssm_dt.bias")),
+        _ => {}
     }
     let known = IN_LAYER.iter().find(|(theirs, _)| *theirs == part).map(|(_, ours)| *ours);
     let ours = known.or_else(|| of_family(part, family))?;
@@ -149,13 +189,38 @@ fn gguf_name(name: &str, family: Family) -> Option<String> {
 
 fn change(name: &str, model: &Model) -> Change {
     let part = name.rsplit('.').nth(1).unwrap_or_default();
-    if model.family.is_gemma() && part.ends_with("norm") {
+    if model.family.norms_around_zero() && part.ends_with("norm") && part != "ssm_norm" {
         return Change::PlusOne;
+    }
+    if let Some(LinearHeads { keys: groups, values_each: each, before, .. }) = model.linear {
+        match part {
+            "attn_qkv" | "ssm_conv1d" => return Change::Spread { from: before, groups, each },
+            "attn_gate" | "ssm_alpha" | "ssm_beta" | "ssm_dt" => {
+                return Change::Spread { from: 0, groups, each };
+            }
+            "ssm_out" => return Change::SpreadColumns { groups, each },
+            _ if name.ends_with(".ssm_a") => return Change::Rates { groups, each },
+            _ => {}
+        }
     }
     match part {
         "attn_q" if model.family == Family::Llama => Change::Interleave(model.heads),
         "attn_k" if model.family == Family::Llama => Change::Interleave(model.key_heads),
         _ => Change::None,
+    }
+}
+
+impl LinearHeads {
+    /// Whether a tensor that is to be changed has the rows, or columns, of these heads.
+    fn check(&self, change: &Change, shape: &[usize]) -> Result<(), String> {
+        let (heads, axis) =
+            (self.keys * self.values_each, usize::from(matches!(change, Change::SpreadColumns { .. })));
+        let from = if let Change::Spread { from, .. } = change { *from } else { 0 };
+        let found = shape.get(axis).copied().unwrap_or(0);
+        match found.checked_sub(from) {
+            Some(left) if left > 0 && left.is_multiple_of(heads) && shape.iter().all(|&n| n > 0) => Ok(()),
+            _ => Err(format!("{found} in axis {axis} of {shape:?} are not {from} and {heads} heads")),
+        }
     }
 }
 
@@ -209,7 +274,14 @@ pub(super) fn choose(
                 ));
             }
         }
-        let (shape, path) = (tensor.shape.clone(), path.to_owned());
+        let mut shape = tensor.shape.clone();
+        if name.ends_with("ssm_conv1d.weight") && shape.len() == 3 {
+            shape.remove(1); // each channel has a kernel of its own
+        }
+        if let (Some(heads), false) = (&model.linear, matches!(change, Change::None | Change::PlusOne)) {
+            heads.check(&change, &shape).map_err(|reason| fail(&tensor.name, reason))?;
+        }
+        let path = path.to_owned();
         out.push(Out { name, shape, origin: Origin::Source(i), change, path });
     }
     for (name, shape, experts) in experts.stacks(path, model.experts, source)? {
@@ -255,9 +327,20 @@ mod tests {
                 Some("blk.0.post_attention_norm.weight"),
             ),
             ("model.layers.0.block_sparse_moe.gate.weight", Family::Llama, Some("blk.0.ffn_gate_inp.weight")),
+            ("model.language_model.layers.2.linear_attn.A_log", Family::Qwen35, Some("blk.2.ssm_a")),
+            ("model.layers.2.linear_attn.dt_bias", Family::Qwen35, Some("blk.2.ssm_dt.bias")),
+            ("model.layers.2.linear_attn.in_proj_z.weight", Family::Qwen35, Some("blk.2.attn_gate.weight")),
+            ("mtp.layers.0.mlp.gate_proj.weight", Family::Qwen35, None),
         ] {
             assert_eq!(gguf_name(theirs, family).as_deref(), ours, "{theirs}");
         }
+    }
+
+    #[test]
+    fn heads_that_share_keys_are_spread() {
+        let mut values: Vec<f32> = (0..12).map(|v| v as f32).collect();
+        spread(&mut values, 2, 3);
+        assert_eq!(values, [0.0, 1.0, 6.0, 7.0, 2.0, 3.0, 8.0, 9.0, 4.0, 5.0, 10.0, 11.0]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::layers::{linear, linear_then};
 use conure_graph::{GraphBuilder, GraphError, ValueId};
 use conure_ops::{
     Activation, Binary, BinaryKind, ExpertLinear, Gate, Gated, MatMul, Reshape, RmsNorm, Rope, RotaryAngles,
-    Route, Routing, Sdpa, SdpaKeys, Slice, ValueType,
+    Route, Routing, Sdpa, SdpaKeys, Slice, Unary, UnaryKind, ValueType,
 };
 use conure_tensor::{Axis, DType, Dim, Shape, Symbol};
 
@@ -44,6 +44,8 @@ pub(super) struct AttentionParts {
     pub(super) head_norms: bool,
     /// One more logit per head that every token sees: `attn_sinks`.
     pub(super) sinks: bool,
+    /// Behind each head's query in `attn_q`, a gate of what it finds.
+    pub(super) gated: bool,
 }
 
 /// RMS norm with the weight `NAME.weight` `[D]`, and `residual` added to it if given.
@@ -114,9 +116,10 @@ impl Block<'_> {
     }
 
     /// Queries, keys and values, from projections of their own or from one: `attn_q`, `attn_k`, `attn_v` or `attn_qkv`.
-    fn project(&self, g: &mut GraphBuilder, x: ValueId) -> Result<[ValueId; 3], GraphError> {
+    fn project(&self, g: &mut GraphBuilder, x: ValueId, gated: bool) -> Result<[ValueId; 3], GraphError> {
         let c = self.config;
-        let widths = [c.heads * c.head_dim, c.key_heads * c.head_dim, c.key_heads * c.value_dim];
+        let of_query = c.head_dim * (1 + usize::from(gated));
+        let widths = [c.heads * of_query, c.key_heads * c.head_dim, c.key_heads * c.value_dim];
         let names = ["attn_q", "attn_k", "attn_v"];
         if !g.has_weight("attn_qkv.weight") {
             let [q, k, v] = [0, 1, 2].map(|i| linear(g, names[i], x, [widths[i], c.d_model]));
@@ -140,8 +143,14 @@ impl Block<'_> {
         parts: AttentionParts,
     ) -> Result<ValueId, GraphError> {
         let c = self.config;
-        let [q, k, v] = self.project(g, x)?;
-        let mut q = split_heads(g, q, c.heads, c.head_dim)?; // [B, T, H, K]
+        let [q, k, v] = self.project(g, x, parts.gated)?;
+        let (mut q, gate) = if parts.gated {
+            let both = split_heads(g, q, c.heads, 2 * c.head_dim)?; // [B, T, H, K + J]
+            let half = |start: usize| Slice { axis: 3, start, end: Dim::from(start + c.head_dim) };
+            (g.apply(half(0), &[both])?, Some(g.apply(half(c.head_dim), &[both])?))
+        } else {
+            (split_heads(g, q, c.heads, c.head_dim)?, None) // [B, T, H, K]
+        };
         let mut k = split_heads(g, k, c.key_heads, c.head_dim)?; // [B, T, G, K]
         let v = split_heads(g, v, c.key_heads, c.value_dim)?; // [B, T, G, J]
         if parts.head_norms {
@@ -162,7 +171,11 @@ impl Block<'_> {
         if parts.sinks {
             inputs.push(g.weight("attn_sinks.weight", &[c.heads])?);
         }
-        let out = g.apply(op, &inputs)?; // [B, T, H, J]
+        let mut out = g.apply(op, &inputs)?; // [B, T, H, J]
+        if let Some(gate) = gate {
+            let open = g.apply(Unary { kind: UnaryKind::Sigmoid }, &[gate])?;
+            out = g.apply(Binary { kind: BinaryKind::Mul }, &[out, open])?;
+        }
         let axes =
             [(Axis::B, Dim::from(B)), (Axis::T, Dim::from(T)), (Axis::D, Dim::from(c.heads * c.value_dim))];
         g.apply(Reshape { shape: Shape::new(axes) }, &[out])

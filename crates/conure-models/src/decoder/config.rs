@@ -49,6 +49,8 @@ pub struct DecoderConfig {
     pub logit_cap: Option<f32>,
     /// The experts of each block, if it is a mixture.
     pub experts: Option<Experts>,
+    /// The layers that keep a state of fixed size instead of keys and values, if there are any.
+    pub recurrent: Option<Recurrent>,
 }
 
 /// Rotary positions of some layers.
@@ -90,6 +92,30 @@ pub struct LocalAttention {
     pub layers: Vec<bool>,
     /// Their rotary positions.
     pub rope: RotaryConfig,
+}
+
+/// Layers that keep a state of fixed size, by the gated delta rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recurrent {
+    /// Whether each layer is one of them.
+    pub layers: Vec<bool>,
+    /// Taps of the convolution before.
+    pub taps: usize,
+    /// Heads of queries and keys.
+    pub key_heads: usize,
+    /// Width of queries and keys.
+    pub key_dim: usize,
+    /// Heads of values: a multiple of those of keys.
+    pub heads: usize,
+    /// Width of values.
+    pub value_dim: usize,
+}
+
+impl Recurrent {
+    /// Width of queries, keys and values of a token.
+    pub fn width(&self) -> usize {
+        2 * self.key_heads * self.key_dim + self.heads * self.value_dim
+    }
 }
 
 /// A mixture of experts.
@@ -153,6 +179,7 @@ impl DecoderConfig {
             attention_cap: None,
             logit_cap: None,
             experts: Experts::read(keys, &architecture)?,
+            recurrent: None,
             architecture,
         };
         let needed = config.feed_forward > 0 || config.experts.is_some();
@@ -204,6 +231,16 @@ impl DecoderConfig {
     /// Whether layer `i` sees a window only.
     pub fn is_local(&self, i: usize) -> bool {
         self.local.as_ref().is_some_and(|l| l.layers.get(i).copied().unwrap_or(false))
+    }
+
+    /// Whether layer `i` keeps a state of fixed size.
+    pub fn is_recurrent(&self, i: usize) -> bool {
+        self.recurrent.as_ref().is_some_and(|r| r.layers.get(i).copied().unwrap_or(false))
+    }
+
+    /// Layers that keep keys and values.
+    pub fn attention_layers(&self) -> usize {
+        (0..self.layers).filter(|&i| !self.is_recurrent(i)).count()
     }
 
     /// The rotary positions of layer `i`.

@@ -34,7 +34,7 @@ fn configure(keys: &Keys<'_>, _: &GgufFile, c: &mut DecoderConfig) -> Result<(),
 
 fn block(b: &Block<'_>, g: &mut GraphBuilder, x: ValueId) -> Result<ValueId, GraphError> {
     let h = b.norm(g, "attn_norm", x)?;
-    let h = b.attention(g, h, AttentionParts { head_norms: true, sinks: false })?;
+    let h = b.attention(g, h, AttentionParts { head_norms: true, ..AttentionParts::default() })?;
     let h = b.attention_output(g, h, None)?;
     let x = b.norm_onto(g, "post_attention_norm", h, x)?;
     let h = b.norm(g, "ffn_norm", x)?;

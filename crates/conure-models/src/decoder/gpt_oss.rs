@@ -31,7 +31,7 @@ fn configure(keys: &Keys<'_>, file: &GgufFile, c: &mut DecoderConfig) -> Result<
 
 fn block(b: &Block<'_>, g: &mut GraphBuilder, x: ValueId) -> Result<ValueId, GraphError> {
     let h = b.norm(g, "attn_norm", x)?;
-    let h = b.attention(g, h, AttentionParts { head_norms: false, sinks: true })?;
+    let h = b.attention(g, h, AttentionParts { sinks: true, ..AttentionParts::default() })?;
     let x = b.attention_output(g, h, Some(x))?;
     let h = b.norm(g, "post_attention_norm", x)?;
     b.feed_forward_by(g, h, Gate::ClampedSwiglu(SWIGLU_LIMIT), Routing::SoftmaxOfChosen, Some(x))

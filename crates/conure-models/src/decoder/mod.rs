@@ -14,10 +14,11 @@ mod llama;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen35;
 mod qwen3moe;
 mod qwen3vl;
 
-pub use config::{DecoderConfig, Experts, Factors, LocalAttention, RotaryConfig};
+pub use config::{DecoderConfig, Experts, Factors, LocalAttention, Recurrent, RotaryConfig};
 
 use crate::error::ModelError;
 use crate::keys::Keys;
@@ -38,7 +39,7 @@ struct Family {
 }
 
 /// Every family.
-const FAMILIES: [Family; 9] = [
+const FAMILIES: [Family; 10] = [
     gemma2::FAMILY,
     gemma3::FAMILY,
     gpt_oss::FAMILY,
@@ -46,12 +47,13 @@ const FAMILIES: [Family; 9] = [
     phi3::FAMILY,
     qwen2::FAMILY,
     qwen3::FAMILY,
+    qwen35::FAMILY,
     qwen3moe::FAMILY,
     qwen3vl::FAMILY,
 ];
 
 /// The architectures of [`FAMILIES`], for messages.
-const KNOWN: &str = "gemma2, gemma3, gpt-oss, llama, phi3, qwen2, qwen3, qwen3moe, qwen3vl";
+const KNOWN: &str = "gemma2, gemma3, gpt-oss, llama, phi3, qwen2, qwen3, qwen35, qwen3moe, qwen3vl";
 
 /// The cache that a program keeps keys and values in.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -124,7 +126,8 @@ impl Decoder {
     /// Symbols: [`SEQUENCES`] B, [`TOKENS`] T, [`ROWS`] R. Inputs, all i32: `tokens` `[B, T]`; `positions` `[B, T]`; `at`
     /// `[B]`, the row of the cache at which each sequence's tokens go (what lies from there on is forgotten); `wanted`
     /// `[R]`, the rows of `[B * T]` whose logits are wanted. Output: `logits` `[R, V]` f32. To be captured: `embedding` and
-    /// `blk.N` `[B, T, D]`. States: `blk.N.k` and `blk.N.v`.
+    /// `blk.N` `[B, T, D]`. States: `blk.N.k` and `blk.N.v`; of layers that are recurrent `blk.N.conv` and `blk.N.delta`, which
+    /// know the tokens before `at` only if the last run ended there, and begin anew where `at` is 0.
     ///
     /// # Errors
     /// If the graph cannot be built with that cache.

@@ -27,5 +27,5 @@ fn configure(keys: &Keys<'_>, _: &GgufFile, c: &mut DecoderConfig) -> Result<(),
 }
 
 fn block(b: &Block<'_>, g: &mut GraphBuilder, x: ValueId) -> Result<ValueId, GraphError> {
-    pre_norm_block(b, g, x, AttentionParts { head_norms: true, sinks: false })
+    pre_norm_block(b, g, x, AttentionParts { head_norms: true, ..AttentionParts::default() })
 }
