@@ -45,4 +45,5 @@ def main():
     (OUT / "strings.json").write_text(json.dumps(goldens, indent=0) + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -61,12 +61,33 @@ pub enum PieceKind {
 }
 
 /// A piece of a SentencePiece model.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Piece {
     /// Its text; U+2581 marks the start of a word.
     pub text: String,
     /// What it is for.
     pub kind: PieceKind,
+    /// What it counts for: a logarithm of a probability, or less the later pieces are merged to it.
+    pub score: f32,
+}
+
+/// How a SentencePiece model cuts texts: `TrainerSpec` and `NormalizerSpec`, where they say nothing SentencePiece's defaults.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cutting {
+    /// `model_type`: 1 unigram, 2 byte-pair encoding, 3 words, 4 characters.
+    pub model_type: u64,
+    /// `unk_id`, `bos_id`, `eos_id`; `None` where there is no such piece.
+    pub signs: [Option<u32>; 3],
+    /// `treat_whitespace_as_suffix`.
+    pub space_after: bool,
+    /// `precompiled_charsmap`: which characters are replaced.
+    pub charsmap: Vec<u8>,
+    /// `add_dummy_prefix`: whether a space is put before texts.
+    pub space_before: bool,
+    /// `remove_extra_whitespaces`.
+    pub single_spaces: bool,
+    /// `escape_whitespaces`: whether spaces become U+2581.
+    pub marks_spaces: bool,
 }
 
 /// Reads the pieces of a SentencePiece model, a protocol buffer (`ModelProto`, field 1: `SentencePiece` with
@@ -87,9 +108,44 @@ pub fn sentencepiece(bytes: &[u8]) -> Result<Vec<Piece>, TokenizerError> {
     if out.is_empty() { Err(TokenizerError::Empty) } else { Ok(out) }
 }
 
+/// Reads how a SentencePiece model cuts texts (`ModelProto`, fields 2 and 3).
+///
+/// # Errors
+/// [`TokenizerError`] if it is damaged.
+pub fn cutting(bytes: &[u8]) -> Result<Cutting, TokenizerError> {
+    let mut out = Cutting {
+        model_type: 1,
+        signs: [Some(0), Some(1), Some(2)],
+        space_after: false,
+        charsmap: Vec::new(),
+        space_before: true,
+        single_spaces: true,
+        marks_spaces: true,
+    };
+    let mut fields = Fields { bytes, at: 0, base: 0 };
+    while let Some((part, value)) = fields.next()? {
+        let (2 | 3, Field::Bytes(body, base)) = (part, value) else { continue };
+        let mut settings = Fields { bytes: body, at: 0, base };
+        while let Some((number, value)) = settings.next()? {
+            match (part, number, value) {
+                (2, 3, Field::Number(n)) => out.model_type = n,
+                (2, 24, Field::Number(n)) => out.space_after = n != 0,
+                // -1, where there is none, does not fit.
+                (2, 40..=42, Field::Number(n)) => out.signs[(number - 40) as usize] = u32::try_from(n).ok(),
+                (3, 2, Field::Bytes(table, _)) => out.charsmap = table.to_vec(),
+                (3, 3, Field::Number(n)) => out.space_before = n != 0,
+                (3, 4, Field::Number(n)) => out.single_spaces = n != 0,
+                (3, 5, Field::Number(n)) => out.marks_spaces = n != 0,
+                _ => {}
+            }
+        }
+    }
+    Ok(out)
+}
+
 fn piece(body: &[u8], base: usize, id: usize) -> Result<Piece, TokenizerError> {
     let mut text = None;
-    let mut kind = PieceKind::Normal;
+    let (mut kind, mut score) = (PieceKind::Normal, 0.0);
     let mut fields = Fields { bytes: body, at: 0, base };
     while let Some((number, value)) = fields.next()? {
         match (number, value) {
@@ -98,6 +154,7 @@ fn piece(body: &[u8], base: usize, id: usize) -> Result<Piece, TokenizerError> {
                     .map_err(|_| TokenizerError::Piece { id, reason: "its text is not UTF-8".into() })?;
                 text = Some(checked(id, s)?);
             }
+            (2, Field::Float(value)) => score = value,
             (3, Field::Number(n)) => {
                 kind = match n {
                     1 => PieceKind::Normal,
@@ -115,7 +172,7 @@ fn piece(body: &[u8], base: usize, id: usize) -> Result<Piece, TokenizerError> {
         }
     }
     let text = text.ok_or_else(|| TokenizerError::Piece { id, reason: "it has no text".into() })?;
-    Ok(Piece { text, kind })
+    Ok(Piece { text, kind, score })
 }
 
 fn checked(id: usize, text: &str) -> Result<String, TokenizerError> {
@@ -129,6 +186,7 @@ enum Field<'a> {
     Number(u64),
     /// Contents and where they start in the file.
     Bytes(&'a [u8], usize),
+    Float(f32),
     Other,
 }
 
@@ -148,7 +206,12 @@ impl<'a> Fields<'a> {
         let value = match tag & 7 {
             0 => Field::Number(self.varint()?),
             1 => self.skip(8)?,
-            5 => self.skip(4)?,
+            5 => {
+                let start = self.at;
+                self.skip(4)?;
+                let bytes = self.bytes[start..].first_chunk::<4>();
+                bytes.map_or(Field::Other, |b| Field::Float(f32::from_le_bytes(*b)))
+            }
             2 => {
                 let n = usize::try_from(self.varint()?).map_err(|_| self.damaged("a length is too large"))?;
                 let start = self.at;
@@ -304,6 +367,21 @@ mod tests {
                 ("<EOU>", PieceKind::UserDefined)
             ]
         );
+        assert_eq!(sentencepiece(&bytes).unwrap()[1].score, -1.0);
+    }
+
+    #[test]
+    fn how_texts_are_cut() {
+        let defaults = cutting(&proto_piece(b"a", None)).unwrap();
+        assert_eq!((defaults.model_type, defaults.signs), (1, [Some(0), Some(1), Some(2)]));
+        assert!(defaults.space_before && defaults.single_spaces && defaults.marks_spaces);
+        // model_type 2, bos_id -1; charsmap "xy", no dummy prefix.
+        let trainer = [&[0x12, 14, 0x18, 2, 0xc8, 0x02][..], &[0xff; 9], &[0x01]].concat();
+        let bytes = [&trainer[..], &[0x1a, 6, 0x12, 2, b'x', b'y', 0x18, 0]].concat();
+        let mut wanted = Cutting { model_type: 2, charsmap: b"xy".to_vec(), space_before: false, ..defaults };
+        wanted.signs[1] = None;
+        assert_eq!(cutting(&bytes).unwrap(), wanted);
+        assert!(cutting(&bytes[..9]).is_err());
     }
 
     #[test]

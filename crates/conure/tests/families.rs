@@ -432,3 +432,82 @@ fn ten_thousand_strings_give_the_tokens_of_tokenizers() {
         }
     }
 }
+
+/// The folder of a model that has SentencePiece's own file, `name`, for a tokenizer.
+fn with_sentencepiece(name: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(data("llama").join(file), dir.path().join(file)).unwrap();
+    }
+    let model = data("llama").with_file_name("sentencepiece").join(name).with_extension("model");
+    std::fs::copy(model, dir.path().join("tokenizer.model")).unwrap();
+    dir
+}
+
+/// `scripts/make_sentencepiece_goldens.py` trained these models, and hashed what SentencePiece makes of the strings.
+#[test]
+fn ten_thousand_strings_give_the_tokens_of_sentencepiece() {
+    let goldens = |path: PathBuf| -> serde_json::Value {
+        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    };
+    let fragments = goldens(data("llama").with_file_name("strings.json"));
+    let fragments: Vec<&str> =
+        fragments["fragments"].as_array().unwrap().iter().map(|f| f.as_str().unwrap()).collect();
+    let strings = strings(&fragments);
+    let goldens = goldens(data("llama").with_file_name("sentencepiece").join("goldens.json"));
+    for (name, hashes) in goldens.as_object().unwrap() {
+        let folder = with_sentencepiece(name);
+        let path = folder.path().join("model.gguf");
+        convert(folder.path(), &path, &ConvertOptions { dtype: TargetType::F32, ..Default::default() })
+            .unwrap();
+        let model = LanguageModel::load(&path).unwrap();
+        let tokenizer = model.tokenizer();
+        for (part, (texts, expected)) in strings.chunks(250).zip(hashes.as_array().unwrap()).enumerate() {
+            let mut hash = 0xcbf2_9ce4_8422_2325u64;
+            for text in texts {
+                let ids = tokenizer.encode(text, true, false).unwrap();
+                // Without rules nothing is lost.
+                if name == "bpe" {
+                    assert_eq!(tokenizer.decode(&ids, true), *text, "{name} {ids:?}");
+                }
+                for id in ids.into_iter().map(u64::from).chain([u64::from(u32::MAX)]) {
+                    hash = (hash ^ id).wrapping_mul(0x100_0000_01b3);
+                }
+            }
+            let at = 250 * part;
+            assert_eq!(format!("{hash:016x}"), expected.as_str().unwrap(), "{name}, strings from {at}");
+        }
+        let unigram = name != "bpe";
+        assert_eq!((tokenizer.eos(), tokenizer.adds_bos()), (Some(2), !unigram), "{name}");
+    }
+}
+
+#[test]
+fn sentencepiece_models_that_cannot_be_written_are_refused_by_name() {
+    let folder = with_sentencepiece("bpe");
+    let path = folder.path().join("tokenizer.model");
+    let good = std::fs::read(&path).unwrap();
+    let refused = |bytes: &[u8], settings: &str| {
+        std::fs::write(&path, bytes).unwrap();
+        std::fs::write(folder.path().join("tokenizer_config.json"), settings).unwrap();
+        let error = convert(folder.path(), &folder.path().join("x.gguf"), &ConvertOptions::default());
+        error.map(|_| ()).unwrap_err().to_string()
+    };
+    // Fields after the model's own say something else; the last one counts.
+    let spaces = [&good[..], &[0x1a, 2, 0x20, 1]].concat();
+    assert!(refused(&spaces, "{}").contains("remove_extra_whitespaces"));
+    assert!(refused(&[&good[..], &[0x1a, 3, 0x12, 1, 7]].concat(), "{}").contains("precompiled_charsmap"));
+    assert!(refused(&[&good[..], &[0x12, 2, 0x18, 4]].concat(), "{}").contains("model_type"));
+    assert!(refused(&good[..good.len() - 3], "{}").contains("tokenizer.model"));
+    let beyond = r#"{"added_tokens_decoder": {"409": {"content": "<x>", "special": true}}}"#;
+    assert!(refused(&good, beyond).contains("\"<x>\" is added, and the embedding has 409 rows"));
+    let odd = r#"{"added_tokens_decoder": {"one": {"content": "<x>"}}}"#;
+    assert!(refused(&good, odd).contains("added_tokens_decoder"));
+    let added = r#"{"added_tokens_decoder": {"405": {"content": "<x>", "special": true}, "406": {"content": "y z"}}}"#;
+    std::fs::write(&path, &good).unwrap();
+    std::fs::write(folder.path().join("tokenizer_config.json"), added).unwrap();
+    convert(folder.path(), &folder.path().join("x.gguf"), &ConvertOptions::default()).unwrap();
+    let model = LanguageModel::load(folder.path().join("x.gguf")).unwrap();
+    let ids = model.tokenizer().encode("a<x>y z", true, false).unwrap();
+    assert_eq!(ids[ids.len() - 2..], [405, 406], "{ids:?}");
+}

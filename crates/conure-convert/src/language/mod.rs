@@ -1,7 +1,8 @@
-//! Hugging Face folders of language models: config.json, safetensors (one file or shards), tokenizer.json.
+//! Hugging Face folders of language models: config.json, safetensors (one file or shards), tokenizer.json or tokenizer.model.
 
 mod config;
 mod experts;
+mod sentencepiece;
 mod tensors;
 mod tokenizer;
 

@@ -1,6 +1,7 @@
 //! tokenizer.json as the `tokenizer.*` keys of a GGUF file.
 
 use super::Keys;
+use super::sentencepiece;
 use crate::config::{self, ConfigError, Value};
 use crate::error::ConvertError;
 use crate::hf::{read_file, read_json};
@@ -10,6 +11,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 const TOKENIZER: &str = "tokenizer.json";
+const MODEL: &str = "tokenizer.model";
 const SETTINGS: &str = "tokenizer_config.json";
 
 /// How words are cut: a part of the pattern that tells the way apart, and its name. The first that fits.
@@ -21,18 +23,26 @@ const WAYS: [(&str, &str); 5] = [
     (r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|", "qwen2"),
 ];
 
-/// The tokenizer in `folder`, of a model whose embedding has `rows` rows.
+/// The tokenizer in `folder`, of a model whose embedding has `rows` rows: tokenizer.json, or if there is none tokenizer.model.
 pub(super) fn read(folder: &Path, rows: usize) -> Result<Keys, ConvertError> {
-    let bytes = read_file(folder, TOKENIZER, MAX_TOKENIZER)?;
+    let json_there = folder.join(TOKENIZER).exists() || !folder.join(MODEL).exists();
+    let member = if json_there { TOKENIZER } else { MODEL };
+    let bytes = read_file(folder, member, MAX_TOKENIZER)?;
     let fail = |source: TokenizerError| ConvertError::Tokenizer {
         path: folder.into(),
-        member: TOKENIZER.into(),
+        member: member.into(),
         source,
     };
     let settings =
         if folder.join(SETTINGS).exists() { read_json(folder, SETTINGS)? } else { Value::Map(Vec::new()) };
-    let json = config::from_json(&bytes).map_err(|e| fail(e.into()))?;
-    let mut keys = of_json(&bytes, &json, &settings, rows).map_err(fail)?;
+    let keys = if json_there {
+        config::from_json(&bytes)
+            .map_err(TokenizerError::from)
+            .and_then(|json| of_json(&bytes, &json, &settings, rows))
+    } else {
+        sentencepiece::keys(&bytes, &settings, rows)
+    };
+    let mut keys = keys.map_err(fail)?;
     if let Some(template) = template(folder, &settings)? {
         keys.push(("tokenizer.chat_template".into(), template.as_str().into()));
     }
@@ -89,26 +99,34 @@ fn of_json(bytes: &[u8], json: &Value, settings: &Value, rows: usize) -> Result<
         let lines = merges.iter().map(|(a, b)| format!("{a} {b}"));
         put("merges", MetaValue::strings(lines));
     }
-    let ids: HashMap<&str, u32> = texts.iter().map(String::as_str).zip(0u32..).collect();
-    let mut has_bos = false;
-    for (name, key) in
-        [("bos_token_id", "bos_token"), ("eos_token_id", "eos_token"), ("unknown_token_id", "unk_token")]
-    {
-        let id = special(settings, key).and_then(|text| ids.get(text).copied());
-        has_bos |= key == "bos_token" && id.is_some();
-        if let Some(id) = id {
-            put(name, id.into());
-        }
-    }
-    let add_bos = match settings.bool("add_bos_token").ok().flatten() {
-        Some(add) => add && has_bos,
-        None => has_bos && begins_with_special(json),
-    };
-    put("add_bos_token", add_bos.into());
-    put("add_eos_token", settings.bool("add_eos_token").ok().flatten().unwrap_or(false).into());
+    signs(settings, &texts, [None; 3], begins_with_special(json), &mut put);
     put("tokens", MetaValue::strings(&texts));
     put("token_type", kinds.into());
     Ok(keys)
+}
+
+/// Puts what begins and ends texts: the tokens that the settings name, or `known` ones of what is unknown, begins and ends; and
+/// whether they are put there, `begins` where the settings do not say.
+pub(super) fn signs(
+    settings: &Value,
+    texts: &[String],
+    known: [Option<u32>; 3],
+    begins: bool,
+    put: &mut impl FnMut(&str, MetaValue),
+) {
+    let ids: HashMap<&str, u32> = texts.iter().map(String::as_str).zip(0u32..).collect();
+    let names =
+        [("unknown_token_id", "unk_token"), ("bos_token_id", "bos_token"), ("eos_token_id", "eos_token")];
+    let found = names.map(|(_, key)| special(settings, key).and_then(|text| ids.get(text).copied()));
+    let mut has_bos = false;
+    for ((name, key), id) in names.into_iter().zip(found.into_iter().zip(known).map(|(a, b)| a.or(b))) {
+        let Some(id) = id.filter(|&id| (id as usize) < texts.len()) else { continue };
+        has_bos |= key == "bos_token";
+        put(name, id.into());
+    }
+    let of = |key: &str| settings.bool(key).ok().flatten();
+    put("add_bos_token", (has_bos && of("add_bos_token").unwrap_or(begins)).into());
+    put("add_eos_token", of("add_eos_token").unwrap_or(false).into());
 }
 
 /// How many pieces there are: one more than the greatest number.

@@ -2,10 +2,12 @@
 
 mod bpe;
 mod merge;
+mod normaliser;
 mod pieces;
 mod special;
 mod spm;
 mod text;
+mod unigram;
 mod words;
 
 pub use pieces::Kind;
@@ -14,10 +16,12 @@ pub use text::TextStream;
 use crate::error::TextError;
 use bpe::{Merges, char_of};
 use conure_gguf::{Metadata, Value};
+use normaliser::Normaliser;
 use pieces::Pieces;
 use special::{Part, Specials};
 use std::collections::HashMap;
 use text::byte_value;
+use unigram::Unigram;
 use words::{KNOWN, Words, takes_whole_words};
 
 /// Texts of tokens that end what a model says, whatever the file says of them.
@@ -51,6 +55,8 @@ enum Model {
     Spm,
     /// Byte-level byte-pair encoding, by merges.
     Bpe(Merges),
+    /// SentencePiece's unigram model, by sums of scores.
+    Unigram(Unigram),
 }
 
 /// A tokenizer.
@@ -105,17 +111,24 @@ impl Tokenizer {
         if !scores.is_empty() && scores.len() != tokens {
             return Err(keys.count("tokenizer.ggml.scores", scores.len(), tokens));
         }
-        let (model, default_bos, space_prefix) = match meta.str("tokenizer.ggml.model")? {
-            "llama" => (Model::Spm, true, true),
+        // Whether texts begin and end with signs and a space, where the file does not say.
+        let (model, default_bos, default_eos, space_prefix) = match meta.str("tokenizer.ggml.model")? {
+            "llama" => (Model::Spm, true, false, true),
+            "t5" => {
+                (Model::Unigram(keys.unigram(&pieces, &kinds, &scores, &mut warnings)?), false, true, false)
+            }
             "gpt2" => {
                 let pre = keys.words(&mut warnings)?;
                 let bos = matches!(pre, "llama-bpe" | "llama3" | "llama-v3" | "tekken" | "pixtral");
-                (Model::Bpe(keys.merges(&mut pieces, pre)?), bos, false)
+                (Model::Bpe(keys.merges(&mut pieces, pre)?), bos, false, false)
             }
-            other => return Err(keys.wrong("tokenizer.ggml.model", other, "llama or gpt2")),
+            other => return Err(keys.wrong("tokenizer.ggml.model", other, "llama, gpt2 or t5")),
         };
-        let spm = matches!(model, Model::Spm);
-        let defaults = if spm { (Some(1), Some(2)) } else { (None, None) };
+        let defaults = match model {
+            Model::Spm => (Some(1), Some(2)),
+            Model::Bpe(_) => (None, None),
+            Model::Unigram(_) => (None, Some(1)),
+        };
         let bos =
             keys.id("bos_token_id", tokens, &mut warnings)?.or(defaults.0.filter(|&id| id < tokens as u32));
         let eos =
@@ -131,7 +144,7 @@ impl Tokenizer {
             bos,
             eos,
             add_bos: meta.opt_bool("tokenizer.ggml.add_bos_token")?.unwrap_or(default_bos),
-            add_eos: meta.opt_bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false),
+            add_eos: meta.opt_bool("tokenizer.ggml.add_eos_token")?.unwrap_or(default_eos),
             space_prefix: meta.opt_bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(space_prefix),
             ends: Vec::new(),
             warnings,
@@ -204,6 +217,7 @@ impl Tokenizer {
                     match &self.model {
                         Model::Spm => self.encode_spm(&text[range], space, &mut out)?,
                         Model::Bpe(merges) => self.encode_bpe(&text[range], merges, &mut out)?,
+                        Model::Unigram(model) => self.encode_unigram(model, &text[range], space, &mut out)?,
                     }
                     after_special = false;
                 }
@@ -257,6 +271,11 @@ impl Tokenizer {
     /// Whether texts are to begin with [`Tokenizer::bos`].
     pub fn adds_bos(&self) -> bool {
         self.add_bos
+    }
+
+    /// The tokens that end what a model says, in order.
+    pub fn ends(&self) -> &[u32] {
+        &self.ends
     }
 
     /// Whether `id` ends what a model says.
@@ -320,6 +339,30 @@ impl<'a> Keys<'a> {
             );
         }
         Ok(named.unwrap_or("default"))
+    }
+
+    /// The unigram model of pieces of these kinds with these scores.
+    fn unigram(
+        &self,
+        pieces: &Pieces,
+        kinds: &[Kind],
+        scores: &[f32],
+        warnings: &mut Vec<String>,
+    ) -> Result<Unigram, TextError> {
+        if scores.len() != kinds.len() {
+            return Err(self.count("tokenizer.ggml.scores", scores.len(), kinds.len()));
+        }
+        let key = "tokenizer.ggml.precompiled_charsmap";
+        let table = self.meta.opt_i32_array(key)?.unwrap_or_default();
+        // Writers give bytes with a sign or without.
+        let table: Vec<u8> = table.into_iter().map(|b| b as u8).collect();
+        let single = self.meta.opt_bool("tokenizer.ggml.remove_extra_whitespaces")?.unwrap_or(false);
+        let normaliser = Normaliser::new(&table, single)
+            .map_err(|found| self.wrong(key, &found, "SentencePiece's table of rules"))?;
+        let of_kind = kinds.iter().position(|&k| k == Kind::Unknown).map(|i| i as u32);
+        let unknown = self.id("unknown_token_id", kinds.len(), warnings)?.or(of_kind);
+        let texts = kinds.iter().zip(0u32..).map(|(&kind, id)| (pieces.get(id), kind));
+        Ok(Unigram::new(normaliser, texts, scores, unknown))
     }
 
     fn merges(&self, pieces: &mut Pieces, pre: &str) -> Result<Merges, TextError> {

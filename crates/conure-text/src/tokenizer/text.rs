@@ -17,7 +17,9 @@ impl Tokenizer {
                 None => out.extend_from_slice(piece),
             },
             Kind::Normal => match &self.model {
-                Model::Spm => out.extend_from_slice(self.piece_text(id).replace(SPACE, " ").as_bytes()),
+                Model::Spm | Model::Unigram(_) => {
+                    out.extend_from_slice(self.piece_text(id).replace(SPACE, " ").as_bytes())
+                }
                 Model::Bpe(_) => {
                     for c in self.piece_text(id).chars() {
                         match byte_of(c) {
@@ -28,6 +30,13 @@ impl Tokenizer {
                 }
             },
         }
+    }
+
+    /// The bytes that a token stands for; nothing for signs for the model, unless `signs`: then their texts.
+    pub fn token_bytes(&self, id: u32, signs: bool) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.push_bytes(id, signs, &mut bytes);
+        bytes
     }
 
     /// The text of `ids`: signs for the model print nothing unless `signs`, the space that encoding put before the first
