@@ -105,6 +105,12 @@ fn info_says_what_a_language_model_is() {
     assert_eq!((info["window"].as_u64(), info["local_layers"].as_u64()), (Some(4), Some(2)));
     let text = conure_with(["info", &m]).stdout;
     assert!(text.contains("2 of 3 layers see 4 tokens") && text.contains("base 1000000"), "{text}");
+    let recurrent = model(dir.path(), "qwen35");
+    assert_eq!(json(&["info", &recurrent, "--json"])["recurrent_layers"].as_u64(), Some(3));
+    let text = conure_with(["info", &recurrent]).stdout;
+    assert!(text.contains("4 layers (3 recurrent), width 32") && text.contains("feed-forward 48"), "{text}");
+    let text = conure_with(["info", &model(dir.path(), "mixtral")]).stdout;
+    assert!(text.contains("2 of 4 experts"), "{text}");
 }
 
 #[test]
@@ -226,4 +232,43 @@ fn models_that_make_no_sense_are_refused_by_the_key() {
     let path = damaged(&m, &pre("qwen2"), &pre("qwen7"));
     let ran = conure_with(["tokenize", "-m", path.to_str().unwrap(), "-p", "x"]);
     assert!(ran.code == Some(1) && ran.stderr.contains("tokenizer.ggml.pre is qwen7"), "{}", ran.stderr);
+}
+
+#[test]
+fn captures_are_saved_tokens_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let m = model(dir.path(), "qwen35");
+    let output = dir.path().join("x.safetensors").to_str().unwrap().to_owned();
+    let list = conure_with(["capture", &m, "--list"]);
+    let names: Vec<&str> = list.stdout.lines().collect();
+    assert_eq!(names, ["embedding", "blk.0", "blk.1", "blk.2", "blk.3", "logits"], "{}", list.stderr);
+    let ids = json(&["tokenize", "-m", &m, "-p", "The old man", "--json"])["ids"].as_array().unwrap().len();
+    let ran = conure_with(["capture", &m, "-p", "The old man", "-n", "blk.1,logits", "-o", &output]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{}", ran.stderr);
+    let bytes = std::fs::read(&output).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    assert_eq!(file.tensor("blk.1").unwrap().shape(), [ids, 32]);
+    // What the model computes is what transformers does: `scripts/make_language_goldens.py`.
+    let goldens = root().join("tests/data/language/hf-qwen35/goldens.safetensors");
+    let goldens = std::fs::read(goldens).unwrap();
+    let goldens = safetensors::SafeTensors::deserialize(&goldens).unwrap();
+    let floats = |file: &safetensors::SafeTensors<'_>, name: &str| -> Vec<f32> {
+        let data = file.tensor(name).unwrap().data().to_vec();
+        data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+    };
+    let (found, expected) = (floats(&file, "logits"), floats(&goldens, "logits.0"));
+    // Keys and values are kept as f16.
+    assert!(found.len() == expected.len() && found.iter().zip(&expected).all(|(f, e)| (f - e).abs() < 0.02));
+    for (args, said) in [
+        (vec!["capture", &m, "-p", "a", "-n", "nope", "-o", &output], "--list"),
+        (vec!["capture", &m, "clip.wav", "-n", "logits", "-o", &output], "is not heard"),
+        (vec!["capture", "embedded", "-p", "a", "-n", "encoder", "-o", &output], "for language models"),
+        (vec!["graph", &m, "--part", "joint", "-o", "x.svg"], "--part is for speech models"),
+        (vec!["graph", &m, "--passes", "-o", "x.svg"], "--passes is for speech models"),
+        (vec!["generate", "-m", &m, "-p", "a", "--without-pass", "fuse_glu"], "is a language model"),
+    ] {
+        let ran = conure_with(&args);
+        assert!(ran.code != Some(0) && ran.stderr.contains(said), "{args:?}: {}", ran.stderr);
+    }
+    assert_eq!(std::fs::read(&output).unwrap(), bytes);
 }

@@ -15,8 +15,8 @@ use std::sync::Arc;
 pub struct BatchPiece {
     /// The number that [`LanguageBatch::add`] gave.
     pub request: u64,
-    /// Its next token, or why there is none; that ends it.
-    pub piece: Result<Piece, LanguageError>,
+    /// Its next token; `None` of a text that is to have none, or why there is none: these end it.
+    pub piece: Result<Option<Piece>, LanguageError>,
     /// Why it ended; `None` while it goes on, or if it failed.
     pub finish: Option<Finish>,
 }
@@ -85,9 +85,7 @@ impl LanguageBatch {
         self.prompts.check_prompt(ids)?;
         let number = self.next;
         self.next += 1;
-        if chooser.finish.is_none() {
-            self.waiting.push_back(Request { number, ids: ids.to_vec(), chooser });
-        }
+        self.waiting.push_back(Request { number, ids: ids.to_vec(), chooser });
         Ok(number)
     }
 
@@ -111,6 +109,13 @@ impl LanguageBatch {
     pub fn step(&mut self) -> Result<Vec<BatchPiece>, LanguageError> {
         let mut pieces = Vec::new();
         self.decode(&mut pieces)?;
+        // Texts of no tokens need no place.
+        self.waiting.retain(|r| {
+            let finish = r.chooser.finish;
+            let ended = finish.map(|_| BatchPiece { request: r.number, piece: Ok(None), finish });
+            pieces.extend(ended);
+            finish.is_none()
+        });
         while let Some(place) = self.places.iter().position(Option::is_none) {
             let Some(request) = self.waiting.pop_front() else { break };
             let number = request.number;
@@ -137,7 +142,7 @@ impl LanguageBatch {
             let sequence = Sequence { number, chooser, seen: ids, last: piece.id };
             self.places[place] = Some(sequence);
         }
-        pieces.push(BatchPiece { request: number, piece: Ok(piece), finish });
+        pieces.push(BatchPiece { request: number, piece: Ok(Some(piece)), finish });
         Ok(())
     }
 
@@ -184,7 +189,7 @@ impl LanguageBatch {
                 Ok(piece) if finish.is_none() => sequence.last = piece.id,
                 _ => *place = None,
             }
-            pieces.push(BatchPiece { request, piece, finish });
+            pieces.push(BatchPiece { request, piece: piece.map(Some), finish });
         }
         Ok(())
     }

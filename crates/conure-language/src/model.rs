@@ -116,6 +116,15 @@ impl LanguageModel {
         Ok(self.decoder.program(&self.cache(options)?)?)
     }
 
+    /// The names that [`LanguageSession::capture`] takes, in the order of the computation.
+    ///
+    /// # Errors
+    /// If the graph cannot be built.
+    pub fn node_names(&self) -> Result<Vec<String>, LanguageError> {
+        let program = self.program(&SessionOptions::default())?;
+        Ok(program.graph().node_names().into_iter().map(str::to_owned).collect())
+    }
+
     /// A session that has read nothing yet.
     ///
     /// # Errors

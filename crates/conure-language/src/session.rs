@@ -5,7 +5,7 @@ use crate::generate::{GenerateOptions, Generation};
 use crate::model::LanguageModel;
 use conure_graph::{GraphError, Observer, Session};
 use conure_models::decoder::{ROWS, SEQUENCES, TOKENS};
-use conure_tensor::{Bindings, TensorView};
+use conure_tensor::{Bindings, Tensor, TensorView};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -117,10 +117,10 @@ impl LanguageSession {
         self.check(self.seen.len(), ids)?;
         self.catch_up()?;
         for chunk in ids.chunks(CHUNK).take(last) {
-            self.run(chunk, None)?;
+            self.run(chunk, None, &[])?;
         }
         let rest = ids.chunks(CHUNK).next_back().unwrap_or(&[]);
-        self.run(rest, Some(Wanted::Last))?;
+        self.run(rest, Some(Wanted::Last), &[])?;
         let logits = self.logits()?;
         if logits.first().is_some_and(|l| l.is_finite()) {
             return Ok(logits);
@@ -135,8 +135,39 @@ impl LanguageSession {
     pub fn read_all(&mut self, ids: &[u32]) -> Result<&[f32], LanguageError> {
         self.check(self.seen.len(), ids)?;
         self.catch_up()?;
-        self.run(ids, Some(Wanted::All))?;
+        self.run(ids, Some(Wanted::All), &[])?;
         self.logits()
+    }
+
+    /// As [`LanguageSession::read`], and gives what the model computed under these names on the way, in f32, tokens first
+    /// (`[ids, D]`): those of [`LanguageModel::node_names`].
+    ///
+    /// # Errors
+    /// As [`LanguageSession::read`]; a name that the model has not, with those it has.
+    pub fn capture(&mut self, ids: &[u32], names: &[&str]) -> Result<Vec<(String, Tensor)>, LanguageError> {
+        if ids.is_empty() {
+            return Err(LanguageError::EmptyPrompt);
+        }
+        self.check(self.seen.len(), ids)?;
+        for name in names {
+            self.session.program().graph().named(name)?;
+        }
+        self.catch_up()?;
+        let wanted = names.contains(&"logits").then_some(Wanted::All);
+        let mut values: Vec<Vec<f32>> = vec![Vec::new(); names.len()];
+        for chunk in ids.chunks(CHUNK) {
+            self.run(chunk, wanted, names)?;
+            let outputs = self.session.outputs()?;
+            for (name, values) in names.iter().zip(&mut values) {
+                values.extend_from_slice(outputs.get(name)?.as_slice::<f32>().map_err(tensor_error)?);
+            }
+        }
+        let of_tokens = |(name, values): (&&str, Vec<f32>)| {
+            let shape = [ids.len(), values.len() / ids.len()];
+            let tensor = Tensor::from_slice(&shape, &values).map_err(tensor_error)?;
+            Ok(((*name).to_owned(), tensor))
+        };
+        names.iter().zip(values).map(of_tokens).collect()
     }
 
     /// The logits of the last run.
@@ -166,7 +197,7 @@ impl LanguageSession {
         }
         let kept = std::mem::take(&mut self.seen);
         // If a run fails, the next read begins again.
-        let read = kept.chunks(CHUNK).try_for_each(|chunk| self.run(chunk, None));
+        let read = kept.chunks(CHUNK).try_for_each(|chunk| self.run(chunk, None, &[]));
         match read {
             Ok(()) => self.known = Known::All,
             Err(_) => self.seen = kept,
@@ -174,7 +205,7 @@ impl LanguageSession {
         read
     }
 
-    fn run(&mut self, ids: &[u32], wanted: Option<Wanted>) -> Result<(), LanguageError> {
+    fn run(&mut self, ids: &[u32], wanted: Option<Wanted>, captures: &[&str]) -> Result<(), LanguageError> {
         let (at, count) = (self.seen.len() as i32, ids.len());
         self.tokens.clear();
         self.tokens.extend(ids.iter().map(|&id| id as i32));
@@ -195,7 +226,7 @@ impl LanguageSession {
             ("at", view(&[1], &at)?),
             ("wanted", view(&[self.wanted.len()], &self.wanted)?),
         ];
-        self.session.run(&bindings, &inputs)?;
+        self.session.run_capturing(&bindings, &inputs, captures)?;
         self.seen.extend_from_slice(ids);
         Ok(())
     }

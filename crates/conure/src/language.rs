@@ -65,6 +65,12 @@ pub struct LanguageInfo {
     pub head_dim: usize,
     /// Inner width of the feed-forward network.
     pub feed_forward: usize,
+    /// Experts of each layer; 0 if there are none.
+    pub experts: usize,
+    /// How many of them a token uses.
+    pub experts_used: usize,
+    /// Layers that keep a state of fixed size instead of keys and values.
+    pub recurrent_layers: usize,
     /// How positions turn queries and keys, in words.
     pub rope: String,
     /// Tokens that local layers see, if there are such layers.
@@ -121,6 +127,9 @@ impl LanguageModel {
             key_heads: config.key_heads,
             head_dim: config.head_dim,
             feed_forward: config.feed_forward,
+            experts: config.experts.map_or(0, |e| e.count),
+            experts_used: config.experts.map_or(0, |e| e.used),
+            recurrent_layers: config.layers - config.attention_layers(),
             rope: format!(
                 "base {}, {} of {} elements, {:?}",
                 config.rope.base, config.rope.turned, config.head_dim, config.rope.scaling
@@ -151,6 +160,14 @@ impl LanguageModel {
     /// A file without one, or with one that is broken.
     pub fn chat_template(&self) -> Result<ChatTemplate, Error> {
         Ok(self.model.chat_template()?)
+    }
+
+    /// The names that [`LanguageSession::capture`] takes, in the order of the computation: `embedding`, `blk.N`, `logits`.
+    ///
+    /// # Errors
+    /// If the graph cannot be built.
+    pub fn node_names(&self) -> Result<Vec<String>, Error> {
+        Ok(self.model.node_names()?)
     }
 
     /// A session that has read nothing yet.

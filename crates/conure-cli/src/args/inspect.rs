@@ -36,9 +36,9 @@ pub struct GraphArgs {
     #[arg(short, long, value_name = "FILE", required_unless_present_any = ["placement", "memory"])]
     pub output: Option<PathBuf>,
 
-    /// Which graph
-    #[arg(long, value_enum, value_name = "PART", default_value = "encoder")]
-    pub part: PartArg,
+    /// Which graph of a speech model [default: encoder]
+    #[arg(long, value_enum, value_name = "PART")]
+    pub part: Option<PartArg>,
 
     /// Show numbers for symbols, such as T=1000; may be given several times
     #[arg(long, value_name = "SYMBOL=N", value_delimiter = ',', value_parser = values::binding)]

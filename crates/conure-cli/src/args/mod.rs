@@ -291,16 +291,25 @@ pub struct InfoArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     conure capture parakeet.gguf speech.wav --list\n  \
-    conure capture parakeet.gguf speech.wav --node log_mel --node encoder -o stages.safetensors\n\n\
-    Tensors are f32, frames first: [T, D].")]
+    conure capture parakeet.gguf speech.wav --node log_mel --node encoder -o stages.safetensors\n  \
+    conure capture gemma.gguf -p \"The old man\" --node blk.0,logits -o stages.safetensors\n\n\
+    Tensors are f32, frames or tokens first: [T, D].")]
 pub struct CaptureArgs {
     /// The model, a GGUF file; `embedded` is the one in the program
     #[arg(value_name = "MODEL")]
     pub model: PathBuf,
 
     /// The audio file to run it on; not needed with --list
-    #[arg(value_name = "AUDIO", required_unless_present = "list")]
+    #[arg(value_name = "AUDIO", required_unless_present_any = ["list", "prompt", "file"])]
     pub audio: Option<PathBuf>,
+
+    /// The text to run a language model on
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "audio")]
+    pub prompt: Option<String>,
+
+    /// A file with that text, UTF-8; `-` is standard input
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["audio", "prompt"])]
+    pub file: Option<PathBuf>,
 
     /// A result to keep, by its name; may be given several times, or several names with commas between them
     #[arg(short, long, value_name = "NAME", value_delimiter = ',', required_unless_present = "list")]

@@ -29,9 +29,9 @@ pub fn run(args: &GraphArgs) -> Result<(), Failure> {
     let passes = if rewritten { args.compute.passes()? } else { Passes::none() };
     let model = model::load_rewritten(Some(&args.model), &args.compute, passes)?;
     let part = match args.part {
-        PartArg::Encoder => Part::Encoder,
-        PartArg::Predictor => Part::Predictor,
-        PartArg::Joint => Part::Joint,
+        None | Some(PartArg::Encoder) => Part::Encoder,
+        Some(PartArg::Predictor) => Part::Predictor,
+        Some(PartArg::Joint) => Part::Joint,
     };
     if args.memory && (part != Part::Encoder || model.recogniser().device().name() != "cpu") {
         return Err(Failure::usage("--memory tells what the encoder's intermediates take on the CPU")

@@ -35,6 +35,14 @@ fn language_text(info: &LanguageInfo) -> String {
     let local = info.window.map_or(String::new(), |w| {
         format!(", {} of {} layers see {w} tokens", info.local_layers, info.layers)
     });
+    let recurrent = match info.recurrent_layers {
+        0 => String::new(),
+        n => format!(" ({n} recurrent)"),
+    };
+    let inner = match info.experts {
+        0 => format!("feed-forward {}", info.feed_forward),
+        n => format!("{} of {n} experts", info.experts_used),
+    };
     let rows = [
         ("file", format!("{} ({})", info.file, megabytes(info.file_bytes))),
         ("name", info.name.clone().unwrap_or_else(|| "not stated in the file".to_owned())),
@@ -44,8 +52,8 @@ fn language_text(info: &LanguageInfo) -> String {
         (
             "decoder",
             format!(
-                "{} layers, width {}, {} heads on {} of width {}, feed-forward {}",
-                info.layers, info.d_model, info.heads, info.key_heads, info.head_dim, info.feed_forward
+                "{} layers{recurrent}, width {}, {} heads on {} of width {}, {inner}",
+                info.layers, info.d_model, info.heads, info.key_heads, info.head_dim
             ),
         ),
         ("context", format!("{} tokens{local}", info.context_length)),

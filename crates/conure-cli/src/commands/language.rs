@@ -22,6 +22,12 @@ pub fn is_in(path: &Path) -> bool {
 /// # Errors
 /// Why it cannot be used.
 pub fn load(path: &Path, compute: &ComputeArgs) -> Result<LanguageModel, Failure> {
+    if !compute.without_pass.is_empty() {
+        return Err(Failure::usage(
+            "--without-pass leaves out rewrites of speech models' graphs: MODEL is a language model, \
+            whose graph is built as it runs",
+        ));
+    }
     let options = model::options(compute)?;
     let loaded = LanguageModel::load_with(path, &options).map_err(|e| model::not_loaded(path, e))?;
     loaded.info().warnings.iter().for_each(|w| warning(w));

@@ -140,6 +140,15 @@ fn profile_text(p: &LanguageProfile, by: &[ByArg]) -> String {
 /// # Errors
 /// A model that cannot be loaded, an output that cannot be written.
 pub fn graph(args: &GraphArgs, form: Option<(&Path, Form)>) -> Result<(), Failure> {
+    let unused = [
+        ("--part", args.part.is_some()),
+        ("--passes", args.passes),
+        ("--local-attention", args.local_attention.is_some()),
+    ];
+    if let Some((option, _)) = unused.into_iter().find(|(_, given)| *given) {
+        return Err(Failure::usage(format!("{option} is for speech models: MODEL is a language model"))
+            .advice("its one graph is built as it runs; leave the option out"));
+    }
     let model = language::load(&args.model, &args.compute)?;
     let what = |e| model::failed(format!("cannot look into {}", shown(&args.model)), e);
     let mut text = String::new();
