@@ -156,7 +156,7 @@ fn requantise(
 ) -> Result<ConvertReport, ConvertError> {
     let quantise = QuantiseOptions {
         target: options.dtype,
-        compatible: true,
+        compatible: !requantise::is_language(input),
         progress: options.progress,
         ..QuantiseOptions::default()
     };

@@ -91,6 +91,8 @@ pub(crate) enum Scope {
     Compatible,
     /// Every matrix: also pointwise convolutions, the CTC head, the LSTM, the joint's output and the embedding.
     All,
+    /// Every matrix of a language model, those of experts too.
+    Language,
 }
 
 /// How a tensor will be stored.
@@ -111,6 +113,7 @@ pub(crate) fn stored_as(name: &str, shape: &[usize], target: TargetType, scope: 
     let meant = match scope {
         Scope::Compatible => may_be_quantised(name),
         Scope::All => is_matrix(name, shape),
+        Scope::Language => is_language_matrix(name, shape),
     };
     if !meant {
         return keep(None);
@@ -122,8 +125,10 @@ pub(crate) fn stored_as(name: &str, shape: &[usize], target: TargetType, scope: 
         (Scope::All, [rows, columns, 1]) => vec![*rows, *columns],
         _ => shape.to_vec(),
     };
-    let [rows, columns] = squeezed[..] else {
-        return keep(Some(format!("it has {} axes, not 2", shape.len())));
+    let (rows, columns) = match squeezed[..] {
+        [rows, columns] => (rows, columns),
+        [_, rows, columns] if scope == Scope::Language => (rows, columns),
+        _ => return keep(Some(format!("it has {} axes, not 2", shape.len()))),
     };
     if rows < 32 || columns < 32 {
         return keep(Some(format!("{rows} x {columns} is below 32 x 32")));
@@ -140,7 +145,7 @@ pub(crate) fn stored_as(name: &str, shape: &[usize], target: TargetType, scope: 
         (_, DType::Q6_K) => Some(DType::Q8_0),
         _ => Some(DType::F16),
     };
-    match next.filter(|_| scope == Scope::All) {
+    match next.filter(|_| scope != Scope::Compatible) {
         Some(next) => {
             let dtype = if fits(&next) { next } else { DType::F16 };
             Stored { dtype: Some(dtype), shape: squeezed, note: Some(why) }
@@ -155,6 +160,13 @@ fn is_matrix(name: &str, shape: &[usize]) -> bool {
     let last = name.rsplit('.').next().unwrap_or_default();
     let weight = last == "weight" || last.starts_with("weight_ih") || last.starts_with("weight_hh");
     weight && !name.starts_with("preprocessor.") && matches!(shape, [_, _] | [_, _, 1])
+}
+
+/// Whether a tensor of a language model is the matrix of some product, or the embedding. A router is small, and what it gets wrong no
+/// expert makes good; a short convolution is no product; biases of experts have two axes too.
+pub(crate) fn is_language_matrix(name: &str, shape: &[usize]) -> bool {
+    let apart = ["ffn_gate_inp.weight", "ssm_conv1d.weight"].iter().any(|part| name.ends_with(part));
+    name.ends_with(".weight") && !apart && matches!(shape, [_, _] | [_, _, _])
 }
 
 /// Whether a tensor may be stored in another type than f32.
@@ -233,6 +245,17 @@ mod tests {
             let stored = stored_as(name, shape, target, Scope::All);
             assert_eq!((stored.dtype, &stored.shape[..]), (Some(want), &shape[..2]), "{name}");
             assert_eq!(stored.note.is_some(), want != target.dtype(), "{name}");
+        }
+        for (name, shape, want) in [
+            ("token_embd.weight", &[4000, 640][..], Some(DType::Q5_0)),
+            ("blk.0.ffn_down.weight", &[640, 2048], Some(DType::Q4_K)),
+            ("blk.0.ffn_up_exps.weight", &[8, 64, 256], Some(DType::Q4_K)),
+            ("blk.0.ffn_up_exps.bias", &[8, 64], None),
+            ("blk.0.ffn_gate_inp.weight", &[64, 256], None),
+            ("blk.0.ssm_conv1d.weight", &[64, 256], None),
+            ("blk.0.attn_norm.weight", &[640], None),
+        ] {
+            assert_eq!(dtype(name, shape, TargetType::Q4K, Scope::Language), want, "{name}");
         }
         for (name, shape) in [
             ("encoder.layers.0.conv.depthwise_conv.weight", &[512, 1, 9][..]),

@@ -2,12 +2,14 @@
 
 use crate::convert::{Counter, OnProgress, encode, finish, gguf_error, nothing, tensor_error};
 use crate::error::ConvertError;
+use crate::language;
 use crate::quantise::{Scope, TargetType, stored_as};
 use conure_gguf::{GgufFile, GgufTensor, GgufWriter};
 use conure_kernels::{KernelError, ThreadBudget, Threads};
 use conure_tensor::{DType, quant, tensor_bytes};
 use std::cell::RefCell;
 use std::error::Error;
+use std::io::Write;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -29,7 +31,7 @@ pub struct QuantiseOptions<'a> {
 /// What became of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuantiseReport {
-    /// `parakeet.arch` of the model.
+    /// `parakeet.arch` of the model, or the architecture of a language model.
     pub arch: String,
     /// The tensors, in the order of the file.
     pub tensors: Vec<TensorChange>,
@@ -61,9 +63,9 @@ pub struct TensorChange {
     pub note: Option<String>,
 }
 
-/// Writes the Parakeet GGUF file `input` to `output` with every matrix in the type asked for; everything else is copied byte
-/// for byte. Matrices are all weights of products, also of pointwise convolutions, of the LSTM, of joint and CTC head, and
-/// the embedding; not norms, biases, and convolutions over several places. A matrix whose rows do not fill the type's blocks
+/// Writes the GGUF file `input`, of a Parakeet or a language model, to `output` with every matrix in the type asked for;
+/// everything else is copied byte for byte. Matrices are all weights of products, also of pointwise convolutions, of the LSTM, of
+/// joint and CTC head, of experts, and the embedding; not norms, biases, routers, and convolutions over several places. A matrix whose rows do not fill the type's blocks
 /// takes the next best type, and one that is small already stays as it is. The output appears when it is complete.
 ///
 /// # Errors
@@ -97,12 +99,13 @@ pub(crate) fn rewrite(
     let gguf = |e: &dyn Error| gguf_error(input, e);
     let file = GgufFile::open(input).map_err(|e| gguf(&e))?;
     let architecture = file.meta().str("general.architecture").map_err(|e| gguf(&e))?;
-    if architecture != "parakeet" {
-        let reason = format!("its architecture is {architecture:?}: only parakeet models are converted");
-        return Err(ConvertError::Input { path: input.into(), reason });
-    }
-    let arch = file.meta().opt_str("parakeet.arch").map_err(|e| gguf(&e))?.unwrap_or_default().to_owned();
-    let tensors = changes(&file, input, options)?;
+    let scope = scope(input, architecture, options.compatible)?;
+    let language = scope == Scope::Language;
+    let arch = match file.meta().opt_str("parakeet.arch").map_err(|e| gguf(&e))? {
+        _ if language => architecture.to_owned(),
+        arch => arch.unwrap_or_default().to_owned(),
+    };
+    let tensors = changes(&file, input, options, scope)?;
     if tensors.iter().all(|t| t.from == t.to) {
         let kept: Vec<_> = tensors.into_iter().filter_map(|t| Some((t.name, t.note?))).collect();
         return Err(nothing(input, options.target, &kept));
@@ -121,9 +124,8 @@ pub(crate) fn rewrite(
             if change.from == change.to {
                 return Ok(out.write_all(tensor.data)?);
             }
-            let (bytes, error) = stored_anew(threads, input, &tensor, change.to)?;
-            errors.borrow_mut()[i] = Some(error);
-            Ok(out.write_all(&bytes)?)
+            errors.borrow_mut()[i] = Some(stored_anew(threads, input, &tensor, change.to, out)?);
+            Ok(())
         });
     }
     let bytes_after = finish(writer, output)?;
@@ -134,13 +136,35 @@ pub(crate) fn rewrite(
     Ok(QuantiseReport { arch, tensors, bytes_before: file.map().bytes().len() as u64, bytes_after })
 }
 
+/// Whether the file at `path` holds a language model; not if it cannot be read.
+pub(crate) fn is_language(path: &Path) -> bool {
+    let file = GgufFile::open(path).ok();
+    file.is_some_and(|f| f.meta().str("general.architecture").is_ok_and(language::knows))
+}
+
+/// Which tensors of a model of this architecture are stored anew.
+fn scope(input: &Path, architecture: &str, compatible: bool) -> Result<Scope, ConvertError> {
+    let refuse = |reason: String| Err(ConvertError::Input { path: input.into(), reason });
+    match architecture {
+        "parakeet" if compatible => Ok(Scope::Compatible),
+        "parakeet" => Ok(Scope::All),
+        other if !language::knows(other) => refuse(format!(
+            "its architecture is {other:?}: only parakeet models and language models that Conure runs are stored anew"
+        )),
+        _ if compatible => refuse(
+            "it is a language model, which parakeet.cpp does not read: do without compatibility".into(),
+        ),
+        _ => Ok(Scope::Language),
+    }
+}
+
 /// How every tensor will be stored.
 fn changes(
     file: &GgufFile,
     input: &Path,
     options: &QuantiseOptions<'_>,
+    scope: Scope,
 ) -> Result<Vec<TensorChange>, ConvertError> {
-    let scope = if options.compatible { Scope::Compatible } else { Scope::All };
     let mut used = vec![false; options.keep.len()];
     let mut changes = Vec::new();
     for info in file.tensors() {
@@ -157,7 +181,7 @@ fn changes(
         let before = tensor.data.len() as u64;
         let mut to = stored.dtype.unwrap_or(tensor.dtype);
         let mut after = tensor_bytes(to, &stored.shape).map_or(before, |n| n as u64);
-        if scope == Scope::All && to != tensor.dtype && after >= before {
+        if scope != Scope::Compatible && to != tensor.dtype && after >= before {
             stored.note = Some(format!("{} is as small", tensor.dtype));
             (to, after) = (tensor.dtype, before);
         }
@@ -181,29 +205,38 @@ fn changes(
     }
 }
 
-/// The tensor's bytes in another type, and the error.
+/// Values of a tensor in memory at once, whole blocks of any type: 64 MiB of them, where an embedding may have 4 GB.
+const AT_ONCE: usize = 1 << 24;
+
+/// Writes the tensor in another type; the error.
 fn stored_anew(
     threads: &Threads,
     input: &Path,
     tensor: &GgufTensor<'_>,
     to: DType,
-) -> Result<(Vec<u8>, f64), ConvertError> {
+    out: &mut dyn Write,
+) -> Result<f64, Box<dyn Error + Send + Sync>> {
     let fail = |e: &dyn Error| tensor_error(input, tensor.name, e);
-    let mut values = vec![0f32; tensor.shape.iter().product()];
-    quant::decode(tensor.dtype, tensor.data, &mut values).map_err(|e| fail(&e))?;
-    let bytes = encode_on_all(threads, input, tensor.name, to, &values)?;
+    let count: usize = tensor.shape.iter().product();
+    let stored = tensor.dtype.bytes_for(AT_ONCE).unwrap_or(tensor.data.len()).max(1);
     let mut piece = vec![0f32; to.block_len().max(1024)];
+    let piece_bytes = to.bytes_for(piece.len()).unwrap_or(piece.len());
     let (mut error, mut size) = (0f64, 0f64);
-    let piece_bytes = to.bytes_for(piece.len()).unwrap_or(bytes.len());
-    for (values, bytes) in values.chunks(piece.len()).zip(bytes.chunks(piece_bytes)) {
-        let decoded = &mut piece[..values.len()];
-        quant::decode(to, bytes, decoded).map_err(|e| fail(&e))?;
-        for (&value, &decoded) in values.iter().zip(&*decoded) {
-            error += (f64::from(value) - f64::from(decoded)).powi(2);
-            size += f64::from(value).powi(2);
+    for (i, data) in tensor.data.chunks(stored).enumerate() {
+        let mut values = vec![0f32; AT_ONCE.min(count - i * AT_ONCE)];
+        quant::decode(tensor.dtype, data, &mut values).map_err(|e| fail(&e))?;
+        let bytes = encode_on_all(threads, input, tensor.name, to, &values)?;
+        for (values, bytes) in values.chunks(piece.len()).zip(bytes.chunks(piece_bytes)) {
+            let decoded = &mut piece[..values.len()];
+            quant::decode(to, bytes, decoded).map_err(|e| fail(&e))?;
+            for (&value, &decoded) in values.iter().zip(&*decoded) {
+                error += (f64::from(value) - f64::from(decoded)).powi(2);
+                size += f64::from(value).powi(2);
+            }
         }
+        out.write_all(&bytes)?;
     }
-    Ok((bytes, if error == 0.0 { 0.0 } else { (error / size).sqrt() }))
+    Ok(if error == 0.0 { 0.0 } else { (error / size).sqrt() })
 }
 
 /// Blocks that are worth a task of their own: the search for the scales of Q4_K takes 50 ns a value.

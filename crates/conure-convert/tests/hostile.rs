@@ -331,9 +331,9 @@ fn what_is_no_model_is_named() {
     for device in ["/dev/zero", "/dev/null"] {
         assert!(refused(Path::new(device)).to_string().contains("no regular file"));
     }
-    let other = dir.path().join("llama.gguf");
+    let other = dir.path().join("whisper.gguf");
     let mut writer = conure_gguf::GgufWriter::new();
-    writer.meta("general.architecture", "llama");
+    writer.meta("general.architecture", "whisper");
     writer.write_to(&other).unwrap();
     assert!(refused(&other).to_string().contains("only parakeet models"));
 }

@@ -111,7 +111,7 @@ fn what_cannot_be_quantised_is_refused_and_leaves_no_file() {
     let whole = std::fs::read(data("hybrid_tdt80.gguf")).unwrap();
     std::fs::write(at("cut.gguf"), &whole[..whole.len() / 2]).unwrap();
     let mut other = GgufWriter::new();
-    other.meta("general.architecture", "llama");
+    other.meta("general.architecture", "whisper");
     other.write_to(at("other.gguf")).unwrap();
     let nan: Vec<u8> = [f32::NAN; 64 * 64].iter().flat_map(|v| v.to_le_bytes()).collect();
     let mut spoilt = GgufWriter::new();
@@ -125,7 +125,7 @@ fn what_cannot_be_quantised_is_refused_and_leaves_no_file() {
         ("text.gguf", "GGUF"),
         ("empty.gguf", "empty"),
         ("cut.gguf", "cut.gguf"),
-        ("other.gguf", "llama"),
+        ("other.gguf", "whisper"),
         ("nan.gguf", "joint.enc.weight"),
         ("none.gguf", "nothing to do"),
         ("absent.gguf", "absent.gguf"),

@@ -20,6 +20,20 @@ pub(crate) enum Family {
 }
 
 impl Family {
+    /// All of them.
+    pub(crate) const ALL: [Family; 10] = [
+        Family::Llama,
+        Family::Qwen2,
+        Family::Qwen3,
+        Family::Phi3,
+        Family::Gemma2,
+        Family::Gemma3,
+        Family::Qwen3Moe,
+        Family::Qwen3Vl,
+        Family::Qwen35,
+        Family::GptOss,
+    ];
+
     /// The family of this `model_type`.
     pub(crate) fn named(model_type: &str) -> Option<Family> {
         Some(match model_type {

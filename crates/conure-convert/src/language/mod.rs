@@ -10,7 +10,7 @@ use crate::config::Value;
 use crate::convert::{ConvertOptions, ConvertReport, Counter, default_name, encode, finish};
 use crate::error::ConvertError;
 use crate::hf::{CONFIG, Shards, open_shards, read_json};
-use crate::quantise::TargetType;
+use crate::quantise::{TargetType, is_language_matrix};
 use conure_gguf::{GgufWriter, MetaValue};
 use conure_tensor::DType;
 use std::path::Path;
@@ -23,6 +23,11 @@ pub(crate) type Keys = Vec<(String, MetaValue)>;
 pub(crate) fn is_language(path: &Path) -> Result<bool, ConvertError> {
     let cfg = read_json(path, CONFIG)?;
     Ok(cfg.str("model_type").ok().flatten().is_some_and(|t| config::Family::named(t).is_some()))
+}
+
+/// Whether `architecture` is that of a language model that can be converted.
+pub(crate) fn knows(architecture: &str) -> bool {
+    config::Family::ALL.iter().any(|f| f.architecture() == architecture)
 }
 
 /// Converts the folder `input`.
@@ -86,10 +91,7 @@ fn stored_as(tensor: &Out, target: TargetType) -> (DType, Option<String>) {
         let reason = format!("it is {stored} in the checkpoint already");
         return (stored, (wanted != stored).then_some(reason));
     }
-    // Biases of experts have two axes too. A router is small, and what it gets wrong no expert makes good.
-    // A short convolution is no product.
-    let apart = ["ffn_gate_inp.weight", "ssm_conv1d.weight"].iter().any(|part| tensor.name.ends_with(part));
-    let matrix = tensor.name.ends_with(".weight") && !apart;
+    let matrix = is_language_matrix(&tensor.name, &tensor.shape);
     let columns = match *tensor.shape {
         [_, columns] | [_, _, columns] if matrix => columns,
         _ => return (DType::F32, None),
