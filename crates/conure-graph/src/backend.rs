@@ -32,6 +32,11 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// What the device cannot do after all, naming device and node.
     fn compile(&self, piece: &Graph) -> Result<Arc<dyn Compiled>, GraphError>;
 
+    /// Rows that a run of a model with caches should have at most, if the device cares.
+    fn chunk(&self) -> Option<usize> {
+        None
+    }
+
     /// How many pieces were compiled so far, and how many came from a cache.
     fn compilations(&self) -> Compilations {
         Compilations::default()

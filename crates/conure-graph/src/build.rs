@@ -4,7 +4,7 @@ use crate::error::GraphError;
 use crate::graph::{Commit, Def, Graph, Node, NodeOp, StateDef, TileTime, Value, ValueId};
 use crate::weights::Weights;
 use conure_ops::{Op, ValueType};
-use conure_tensor::{Bindings, DType, Shape, Tensor};
+use conure_tensor::{Bindings, DType, Shape, Symbol, Tensor};
 use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -322,6 +322,14 @@ impl GraphBuilder {
     pub fn output(&mut self, name: &str, value: ValueId) {
         self.name(value, name);
         self.graph.outputs.push((name.to_owned(), value));
+    }
+
+    /// Declares that runs may bind `symbol` to more than there is, with zeros in the inputs past that: what is there comes out as it
+    /// would alone, because other inputs (lengths, places) say where it ends. For devices whose models have fixed lengths.
+    pub fn may_pad(&mut self, symbol: Symbol) {
+        if !self.graph.pads.contains(&symbol) {
+            self.graph.pads.push(symbol);
+        }
     }
 
     /// The graph.

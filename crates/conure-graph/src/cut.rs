@@ -117,7 +117,7 @@ impl<'a> Part<'a> {
         let mut part = Part {
             from,
             group,
-            inner: Graph::empty(from.weights.clone()),
+            inner: Graph { pads: from.pads.clone(), ..Graph::empty(from.weights.clone()) },
             inputs: SmallVec::new(),
             outputs: SmallVec::new(),
             known: HashMap::new(),

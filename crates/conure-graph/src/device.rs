@@ -58,6 +58,11 @@ impl Device {
         self.backend.as_ref().map(|b| b.compilations()).unwrap_or_default()
     }
 
+    /// Rows that a run of a model with caches should have at most; `None`: as many as one likes.
+    pub fn chunk(&self) -> Option<usize> {
+        self.backend.as_ref().and_then(|b| b.chunk())
+    }
+
     pub(crate) fn backend(&self) -> Option<&Arc<dyn Backend>> {
         self.backend.as_ref()
     }

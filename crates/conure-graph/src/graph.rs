@@ -180,6 +180,8 @@ pub struct Graph {
     pub(crate) names: HashMap<String, ValueId>,
     pub(crate) states: Vec<StateDef>,
     pub(crate) commits: Vec<Commit>,
+    /// Lengths that may be more than there is; see [`crate::GraphBuilder::may_pad`].
+    pub(crate) pads: Vec<Symbol>,
 }
 
 impl Graph {
@@ -194,6 +196,7 @@ impl Graph {
             names: HashMap::new(),
             states: Vec::new(),
             commits: Vec::new(),
+            pads: Vec::new(),
         }
     }
 

@@ -217,8 +217,8 @@ fn every_op_agrees_with_its_reference() {
 fn attention_is_right_in_every_form() {
     use conure_ops::openvino::Choices;
     let cases = all().iter().find(|e| e.name == "sdpa").map(|e| (e.cases)()).unwrap();
-    for (slice_cache, manual_attention) in [(false, true), (true, false)] {
-        let choices = Choices { slice_cache, manual_attention };
+    for (slice_cache, manual_attention) in [(false, Some(true)), (true, Some(false))] {
+        let choices = Choices { slice_cache, manual_attention, ..Choices::default() };
         let options = OpenVinoOptions { threads: Some(2), choices, ..Default::default() };
         let device = Device::new(Arc::new(OpenVino::new("CPU", options).unwrap()));
         for cases in cases.chunks(16) {
@@ -226,6 +226,23 @@ fn attention_is_right_in_every_form() {
             assert!(failures.is_empty(), "{choices:?}:\n{}", failures.join("\n"));
         }
     }
+}
+
+/// Image patches as one operation give what slices give.
+#[test]
+fn patches_are_those_of_im2col() {
+    use conure_ops::openvino::Choices;
+    let cases = all().iter().find(|e| e.name == "im2col").map(|e| (e.cases)()).unwrap();
+    let choices = Choices { extract_patches: true, ..Choices::default() };
+    let options = OpenVinoOptions { threads: Some(2), choices, ..Default::default() };
+    let device = Device::new(Arc::new(OpenVino::new("CPU", options).unwrap()));
+    let mut ran = 0;
+    for cases in cases.chunks(16) {
+        let (failures, taken) = walk(cases, &device, 0.0);
+        assert!(failures.is_empty(), "{}", failures.join("\n"));
+        ran += taken;
+    }
+    assert!(ran > 0, "no case ran");
 }
 
 /// Weights in every stored form, exactly and along the path that production takes for speed.
@@ -253,12 +270,13 @@ fn weights_of_every_format_are_multiplied() {
         .collect();
     let (failures, _) = walk(&cases, &device(OpenVinoPrecision::Exact), 0.0);
     assert!(failures.is_empty(), "exact:\n{}", failures.join("\n"));
-    // Activations in 8 bits for each 32 of a normal distribution cost some 2e-5, values in 256 steps of their range as much.
-    let (failures, _) = walk(&cases, &device(OpenVinoPrecision::Fast), 8e-5);
+    // Activations in 8 bits for each 32 of a normal distribution cost some 2e-5, values in 256 steps of their range as much, and one
+    // scale for a row up to 1.5e-4.
+    let (failures, _) = walk(&cases, &device(OpenVinoPrecision::Fast), 2e-4);
     assert!(failures.is_empty(), "fast:\n{}", failures.join("\n"));
     // Eight bits of a significand: products are off by 2^-9 of their size at most, sums of them by as much.
     for precision in [OpenVinoPrecision::Bf16, OpenVinoPrecision::F16] {
-        let (failures, _) = walk(&cases, &device(precision), 1e-4);
+        let (failures, _) = walk(&cases, &device(precision), 3e-4);
         assert!(failures.is_empty(), "{precision:?}:\n{}", failures.join("\n"));
     }
 }
@@ -306,13 +324,24 @@ fn states_are_those_of_the_cpu() {
         };
         let cpu = || Arc::new(Cpu::detect(Some(1)).unwrap());
         let program = program();
-        let mut sessions = [Device::cpu(), device(OpenVinoPrecision::Exact)]
+        let keeps = |stateful| {
+            let options =
+                OpenVinoOptions { stateful: Some(stateful), threads: Some(2), ..Default::default() };
+            Device::new(Arc::new(OpenVino::new("CPU", options).unwrap()))
+        };
+        let mut sessions = [Device::cpu(), keeps(true), keeps(false)]
             .map(|device| Session::on(program.clone(), &device, cpu()).unwrap());
         let mut saved = Vec::new();
-        for (step, (items, tokens, at)) in
-            [(2, 5, [0, 3]), (2, 1, [5, 8]), (1, 4, [6, 0]), (2, 1, [10, 9]), (2, 2, [11, 10])]
-                .into_iter()
-                .enumerate()
+        for (step, (items, tokens, at)) in [
+            (2, 5, [0, 3]),
+            (2, 1, [5, 8]),
+            (1, 4, [6, 0]),
+            (2, 1, [10, 9]),
+            (2, 2, [11, 10]),
+            (2, 3, [9, 4]),
+        ]
+        .into_iter()
+        .enumerate()
         {
             let seed = step as u64 * 10;
             let q = conure_ops::cases::Input::f32(&[items, tokens, 4, 32]).tensor(seed).unwrap();
@@ -327,9 +356,12 @@ fn states_are_those_of_the_cpu() {
                 let outputs = session.run(&bindings, &inputs).unwrap();
                 ["y", "last"].map(|n| outputs.get(n).unwrap().as_slice::<f32>().unwrap().to_vec())
             });
-            for (of_cpu, of_device) in found[0].iter().zip(&found[1]) {
-                let worst = of_cpu.iter().zip(of_device).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
-                assert!(worst < tolerance, "{cache} step {step}: off by {worst}");
+            for (form, found_there) in ["stateful", "stateless"].iter().zip(&found[1..]) {
+                for (of_cpu, of_device) in found[0].iter().zip(found_there) {
+                    let off = of_cpu.iter().zip(of_device).map(|(a, b)| (a - b).abs());
+                    let worst = off.fold(0f32, f32::max);
+                    assert!(worst < tolerance, "{cache} step {step}, {form}: off by {worst}");
+                }
             }
             if step == 1 {
                 saved = sessions.iter_mut().map(|s| s.save_states().unwrap()).collect();

@@ -111,15 +111,16 @@ impl LanguageSession {
     /// # Errors
     /// No tokens, tokens that the model does not know, more than there is room for; logits that are no numbers.
     pub fn read(&mut self, ids: &[u32]) -> Result<&[f32], LanguageError> {
-        let Some(last) = ids.chunks(CHUNK).count().checked_sub(1) else {
+        let most = self.chunk();
+        let Some(last) = ids.chunks(most).count().checked_sub(1) else {
             return Err(LanguageError::EmptyPrompt);
         };
         self.check(self.seen.len(), ids)?;
         self.catch_up()?;
-        for chunk in ids.chunks(CHUNK).take(last) {
+        for chunk in ids.chunks(most).take(last) {
             self.run(chunk, None, &[])?;
         }
-        let rest = ids.chunks(CHUNK).next_back().unwrap_or(&[]);
+        let rest = ids.chunks(most).next_back().unwrap_or(&[]);
         self.run(rest, Some(Wanted::Last), &[])?;
         let logits = self.logits()?;
         if logits.first().is_some_and(|l| l.is_finite()) {
@@ -155,7 +156,7 @@ impl LanguageSession {
         self.catch_up()?;
         let wanted = names.contains(&"logits").then_some(Wanted::All);
         let mut values: Vec<Vec<f32>> = vec![Vec::new(); names.len()];
-        for chunk in ids.chunks(CHUNK) {
+        for chunk in ids.chunks(self.chunk()) {
             self.run(chunk, wanted, names)?;
             let outputs = self.session.outputs()?;
             for (name, values) in names.iter().zip(&mut values) {
@@ -168,6 +169,11 @@ impl LanguageSession {
             Ok(((*name).to_owned(), tensor))
         };
         names.iter().zip(values).map(of_tokens).collect()
+    }
+
+    /// Most tokens of a run.
+    fn chunk(&self) -> usize {
+        self.session.device().chunk().map_or(CHUNK, |most| most.clamp(1, CHUNK))
     }
 
     /// The logits of the last run.
@@ -197,7 +203,7 @@ impl LanguageSession {
         }
         let kept = std::mem::take(&mut self.seen);
         // If a run fails, the next read begins again.
-        let read = kept.chunks(CHUNK).try_for_each(|chunk| self.run(chunk, None, &[]));
+        let read = kept.chunks(self.chunk()).try_for_each(|chunk| self.run(chunk, None, &[]));
         match read {
             Ok(()) => self.known = Known::All,
             Err(_) => self.seen = kept,

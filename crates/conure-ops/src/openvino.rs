@@ -6,8 +6,10 @@
 //! the chain of convolution, norm and function that it fuses.
 
 mod append;
+mod emit;
 
 pub use append::append;
+pub use emit::{Cache, Choices, Emit};
 
 use crate::activation::Activation;
 use crate::infer::{dim, last};
@@ -26,78 +28,6 @@ impl Port {
     }
 }
 
-/// Which of several forms an op takes where devices differ in what they like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choices {
-    /// Whether attention looks only at the rows of a cache that are filled, rather than at all.
-    pub slice_cache: bool,
-    /// Whether attention with fewer key heads than query heads is written out, keys and values as they are, rather than as one
-    /// operation with keys and values repeated.
-    pub manual_attention: bool,
-}
-
-impl Default for Choices {
-    fn default() -> Choices {
-        Choices { slice_cache: true, manual_attention: true }
-    }
-}
-
-/// Where layers go.
-pub trait Emit {
-    /// The forms that are wanted.
-    fn choices(&self) -> Choices;
-
-    /// Adds a layer; its first output.
-    fn layer(
-        &mut self,
-        kind: &'static str,
-        version: &'static str,
-        attrs: &[(&'static str, &str)],
-        inputs: &[Port],
-        outputs: usize,
-    ) -> Port;
-
-    /// Adds a small constant.
-    ///
-    /// # Errors
-    /// No memory.
-    fn literal(&mut self, dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Port, OpError>;
-
-    /// Input `index` of the op, weights in any stored form as f32; of this shape, if one is given that a weight can have
-    /// for nothing.
-    ///
-    /// # Errors
-    /// A weight that cannot be given so.
-    fn input(&mut self, index: usize, shape: Option<&[usize]>) -> Result<Port, OpError>;
-
-    /// Whether input `index` is a weight or a constant.
-    fn is_fixed(&self, index: usize) -> bool;
-
-    /// The values of input `index`, a small weight or a constant.
-    ///
-    /// # Errors
-    /// An input that is computed, or stored in blocks.
-    fn values(&self, index: usize) -> Result<Vec<f32>, OpError>;
-
-    /// A length that runs decide, as `[1]` i64.
-    ///
-    /// # Errors
-    /// If a run could not tell.
-    fn length(&mut self, length: &Dim) -> Result<Port, OpError>;
-
-    /// Lets runs fail in which `length` is more than `most`, with the op's reason.
-    fn at_most(&mut self, length: &Dim, most: usize, what: &'static str);
-
-    /// Lets runs fail in which input `index`, if it is one of the graph's, holds integers outside `low ..= high`.
-    fn within(&mut self, index: usize, low: i32, high: i32, what: &'static str);
-
-    /// Remembers that `out` is `source` with its axes in the order `perm`.
-    fn note_transposed(&mut self, out: Port, source: Port, perm: &[usize]);
-
-    /// What was remembered of `out`.
-    fn transposed(&self, out: Port) -> Option<(Port, Perm)>;
-}
-
 /// An order of axes.
 pub type Perm = SmallVec<[usize; 6]>;
 
@@ -109,6 +39,11 @@ pub trait OpenVinoOp {
     /// Why not, for the placement's report.
     fn supports(&self, _inputs: &[&ValueType], _fixed: &[bool]) -> Result<(), String> {
         Ok(())
+    }
+
+    /// Whether input `index` may be a cache as columns ([`Emit::cache`]), and which input then says where the items stand.
+    fn reads_cache(&self, _index: usize) -> Option<usize> {
+        None
     }
 
     /// Writes the layers; the outputs.
@@ -178,6 +113,11 @@ impl<'a> Ir<'a> {
 
     pub(crate) fn input(&mut self, i: usize) -> Result<Port, OpError> {
         self.emit.input(i, None)
+    }
+
+    /// See [`Emit::cache`].
+    pub(crate) fn cache(&self, i: usize) -> Option<Cache> {
+        self.emit.cache(i)
     }
 
     /// The values of input `i`, a small weight or a constant: for what is computed once, when the model is written.

@@ -50,7 +50,7 @@ pub use language::{LanguageInfo, LanguageModel};
 pub use language_measure::{LanguageBench, LanguageLengths, LanguageLoad, LanguageProfile};
 pub use live::Heard;
 pub use many::{FileClip, FilesEvent};
-pub use model::{LoadOptions, MemoryOptions, SpeechModel, compiled_models};
+pub use model::{DeviceForms, LoadOptions, MemoryOptions, SpeechModel, compiled_models};
 pub use process::{peak_memory, resident_memory};
 pub use profile::{Profile, Share, Shares, TraceArgs, TraceEvent};
 pub use vad::{DetectOptions, Detected, Span, detect_speech, load_vad};

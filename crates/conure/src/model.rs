@@ -37,6 +37,8 @@ pub struct LoadOptions {
     pub precision: Precision,
     /// How devices that compile models deal with memory.
     pub memory: MemoryOptions,
+    /// In which form such devices run models.
+    pub forms: DeviceForms,
     /// Whether such devices keep what each of their kernels takes, for [`SpeechModel::profile`].
     pub profiling: bool,
     /// Who is told what a user may want to know while the model is made ready.
@@ -53,6 +55,18 @@ pub struct MemoryOptions {
     pub reduce_compile_mem: Option<bool>,
     /// Whether the memory of weights that the device has copied is given back.
     pub release_weights: Option<bool>,
+}
+
+/// In which form devices that compile models run them. What is not set here is as the environment says, else as is fastest; see
+/// `docs/openvino.md`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceForms {
+    /// Whether the device keeps a language model's keys and values in states of its own, beside the session's.
+    pub stateful: Option<bool>,
+    /// Whether models have fixed lengths, one for each of a few, to which runs are padded.
+    pub fixed: Option<bool>,
+    /// Rows of such a model: tokens of a prompt that are read at once, and the least frames of audio.
+    pub prefill_chunk: Option<usize>,
 }
 
 /// A speech-recognition model, ready to transcribe.
@@ -333,6 +347,9 @@ pub(crate) fn hardware(options: &LoadOptions) -> Result<(Device, Arc<Cpu>), Erro
         memory_optimize: set.memory_optimize || memory.optimize,
         reduce_compile_mem: memory.reduce_compile_mem.or(set.reduce_compile_mem),
         release_weights: memory.release_weights.or(set.release_weights),
+        stateful: options.forms.stateful.or(set.stateful),
+        fixed: options.forms.fixed.or(set.fixed),
+        prefill_chunk: options.forms.prefill_chunk.or(set.prefill_chunk),
         notices: options.notices.clone(),
         ..set
     };

@@ -2,7 +2,7 @@
 //! converted here, at once and token by token. `scripts/make_language_goldens.py` made them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use conure::{DType, LanguageModel, LanguageSession, LoadOptions, SessionOptions};
+use conure::{DType, DeviceForms, LanguageModel, LanguageSession, LoadOptions, SessionOptions};
 use conure_convert::{ConvertOptions, TargetType, convert};
 use conure_gguf::{GgufFile, GgufWriter};
 use conure_tensor::quant;
@@ -34,12 +34,17 @@ fn data(family: &str) -> PathBuf {
 }
 
 fn model(family: &str, dir: &tempfile::TempDir, device: &str) -> LanguageModel {
+    model_in(family, dir, device, DeviceForms::default())
+}
+
+fn model_in(family: &str, dir: &tempfile::TempDir, device: &str, forms: DeviceForms) -> LanguageModel {
     let path = dir.path().join(format!("{family}.gguf"));
     if !path.exists() {
         let options = ConvertOptions { dtype: TargetType::F32, ..ConvertOptions::default() };
         convert(&data(family), &path, &options).unwrap_or_else(|e| panic!("{family}: {e}"));
     }
-    let options = LoadOptions { device: Some(device.into()), threads: Some(2), ..LoadOptions::default() };
+    let options =
+        LoadOptions { device: Some(device.into()), threads: Some(2), forms, ..LoadOptions::default() };
     LanguageModel::load_with(&path, &options).unwrap_or_else(|e| panic!("{family}: {e}"))
 }
 
@@ -90,7 +95,8 @@ fn logits_are_those_of_transformers_at_once_and_step_by_step() {
     }
 }
 
-/// What a device chooses: the tokens of the CPU, in every family, from prompts of several lengths on one compiled model.
+/// What a device chooses: the tokens of the CPU, in every family, from prompts of several lengths on one compiled model, whether
+/// the device keeps the cache or is given it, and on models of fixed lengths.
 #[test]
 fn tokens_on_openvino_are_those_of_the_cpu() {
     let dir = tempfile::tempdir().unwrap();
@@ -102,8 +108,17 @@ fn tokens_on_openvino_are_those_of_the_cpu() {
     };
     for family in FAMILIES {
         for cache in [DType::F32, DType::F16] {
-            let [cpu, openvino] = ["cpu", "openvino:CPU"].map(|device| {
-                let model = model(family, &dir, device);
+            let kept = |stateful| DeviceForms { stateful: Some(stateful), ..DeviceForms::default() };
+            // Prompts are read in several chunks, and chunks are padded.
+            let fixed = DeviceForms { fixed: Some(true), prefill_chunk: Some(4), ..DeviceForms::default() };
+            let on = [
+                ("cpu", kept(false)),
+                ("openvino:CPU", kept(true)),
+                ("openvino:CPU", kept(false)),
+                ("openvino:CPU", fixed),
+            ];
+            let [cpu, stateful, stateless, fixed] = on.map(|(device, forms)| {
+                let model = model_in(family, &dir, device, forms);
                 let mut session = session(&model, cache);
                 let mut all = Vec::new();
                 for (_, ids, _) in prompts(family) {
@@ -113,7 +128,9 @@ fn tokens_on_openvino_are_those_of_the_cpu() {
                 }
                 all
             });
-            assert_eq!(openvino, cpu, "{family}, a cache of {cache}");
+            assert_eq!(stateful, cpu, "{family}, a cache of {cache}");
+            assert_eq!(stateless, cpu, "{family}, a cache of {cache} that is given");
+            assert_eq!(fixed, cpu, "{family}, a cache of {cache}, fixed lengths");
         }
     }
 }

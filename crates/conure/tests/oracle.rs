@@ -6,7 +6,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use conure::{Decoder, LoadOptions, Part, Passes, RecogniseOptions, Samples, SpeechModel, TranscribeOptions};
+use conure::{
+    Decoder, DeviceForms, LoadOptions, Part, Passes, RecogniseOptions, Samples, SpeechModel,
+    TranscribeOptions,
+};
 use conure_convert::{ConvertOptions, TargetType, convert};
 use conure_tensor::{Bindings, Symbol, TensorView};
 use safetensors::SafeTensors;
@@ -322,6 +325,34 @@ fn all_of_a_model_is_one_piece_on_openvino_compiled_once() {
         let counts = [7.4, 31.0, 60.0].map(run);
         println!("{name}: {first} pieces compiled for 1 s, {counts:?} after 7.4, 31 and 60 s");
         assert_eq!(counts, [first; 3], "{name}");
+    }
+}
+
+/// Models of fixed lengths, to which recordings are padded: the tokens of the CPU device, from one model for several lengths.
+#[test]
+fn fixed_lengths_give_the_same_tokens() {
+    let speech = speech();
+    for name in ["ctc80", "rnnt80", "tdt128", "hybrid_tdt80", "stream_eou128", "ctc80_local", "prompt128"] {
+        let oracle = oracle_with(name, &Passes::default());
+        let forms = DeviceForms { fixed: Some(true), ..DeviceForms::default() };
+        let load = LoadOptions { device: Some("openvino:CPU".into()), forms, ..Default::default() };
+        let fixed = SpeechModel::load_with(oracle.folder.path().join("ours.gguf"), &load).unwrap();
+        let (decoder, _) = heads(&fixed)[0];
+        let mut compiled = Vec::new();
+        for seconds in [2.3, 1.2, 3.6, 3.1] {
+            let samples = tiled(&speech, (seconds * 16_000.0) as usize);
+            let [expected, found] = [&oracle.models[0].1, &fixed]
+                .map(|m| m.transcribe(Samples::mono(&samples, 16_000), &options(decoder)).unwrap());
+            let tokens = |t: &conure::Transcript| {
+                t.tokens.iter().flatten().map(|t| (t.id, t.frame)).collect::<Vec<_>>()
+            };
+            assert_eq!(tokens(&found), tokens(&expected), "{name}, {seconds} s");
+            assert_eq!(found.text, expected.text, "{name}, {seconds} s");
+            compiled.push(fixed.compilations().compiled);
+        }
+        // 256 frames serve 2.3 s and 1.2 s, 384 serve 3.6 s and 3.1 s.
+        assert_eq!([compiled[0], compiled[2]], [compiled[1], compiled[3]], "{name}");
+        assert_eq!(compiled[2], compiled[0] + 1, "{name}: one encoder more");
     }
 }
 

@@ -10,6 +10,7 @@
 //! A cache that fails costs time, never a result: whatever is wrong with it is a line of notice.
 
 use super::cache::{Kept, Place};
+use super::caches::Caches;
 use super::lower::{self, Lowered};
 use super::options::OpenVinoOptions;
 use super::self_test::{Verdict, self_test};
@@ -19,6 +20,7 @@ use crate::graph::Graph;
 use conure_device::map::MappedFile;
 use conure_device::openvino::CompiledModel;
 use conure_kernels::Cpu;
+use conure_tensor::Bindings;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -61,10 +63,11 @@ impl OpenVino {
         &self,
         piece: &Graph,
         options: &OpenVinoOptions,
+        fixed: Option<&Bindings>,
     ) -> Result<Made<OpenVinoPiece>, String> {
-        let Some(store) = &options.cache else { return self.compile_anew(piece, options, None) };
-        let (lowered, outline) = lower::outline(piece, options).map_err(|e| e.to_string())?;
-        let circumstances = self.circumstances(options);
+        let Some(store) = &options.cache else { return self.compile_anew(piece, options, fixed, None) };
+        let (lowered, outline) = lower::outline(piece, options, fixed).map_err(|e| e.to_string())?;
+        let circumstances = self.circumstances(piece, options);
         let place = Place::new(store, &outline, (&piece.weights, &lowered.weights), &circumstances);
         match place.load() {
             Kept::Nothing => {}
@@ -75,7 +78,7 @@ impl OpenVino {
                 Ok(made) => {
                     self.counts.cached.fetch_add(1, Ordering::Relaxed);
                     if options.self_test && !tested {
-                        return Ok(match judge(&made, Some(&place)) {
+                        return Ok(match judge(&made, fixed, Some(&place)) {
                             Ok(_) => Made::Good(made),
                             Err(what) => Made::Wrong(what),
                         });
@@ -88,7 +91,7 @@ impl OpenVino {
                 }
             },
         }
-        self.compile_anew(piece, options, Some(&place))
+        self.compile_anew(piece, options, fixed, Some(&place))
     }
 
     fn rebuilds(&self, options: &OpenVinoOptions, why: &str) {
@@ -98,7 +101,7 @@ impl OpenVino {
     }
 
     /// All that a compiled model depends on besides the graph and its weights.
-    fn circumstances(&self, options: &OpenVinoOptions) -> Vec<(String, String)> {
+    fn circumstances(&self, piece: &Graph, options: &OpenVinoOptions) -> Vec<(String, String)> {
         let mut all = vec![
             ("conure".into(), env!("CARGO_PKG_VERSION").into()),
             ("openvino".into(), self.runtime.version().into()),
@@ -106,8 +109,12 @@ impl OpenVino {
             ("identity".into(), self.identity.clone()),
             ("precision".into(), options.precision.name().into()),
         ];
-        all.extend(options.properties(&self.device));
+        all.extend(self.properties(piece, options));
         all
+    }
+
+    fn properties(&self, piece: &Graph, options: &OpenVinoOptions) -> Vec<(String, String)> {
+        options.properties(&self.device, Caches::of(piece).map(|caches| caches.dtype))
     }
 
     /// A piece out of a compiled model that was kept.
@@ -118,7 +125,7 @@ impl OpenVino {
         lowered: Lowered,
         file: Arc<MappedFile>,
     ) -> Result<OpenVinoPiece, String> {
-        let properties = options.properties(&self.device);
+        let properties = self.properties(piece, options);
         let model =
             self.runtime.import(file.clone(), &self.device, &properties).map_err(|e| e.to_string())?;
         let made = self.piece(piece, options, lowered, model);
@@ -136,16 +143,17 @@ impl OpenVino {
         &self,
         piece: &Graph,
         options: &OpenVinoOptions,
+        fixed: Option<&Bindings>,
         place: Option<&Place<'_>>,
     ) -> Result<Made<OpenVinoPiece>, String> {
-        let (lowered, xml, blob) = lower::lower(piece, options).map_err(|e| e.to_string())?;
+        let (lowered, xml, blob) = lower::lower(piece, options, fixed).map_err(|e| e.to_string())?;
         options.dump(&xml);
-        let properties = options.properties(&self.device);
+        let properties = self.properties(piece, options);
         let model = self.runtime.compile(&xml, Arc::new(blob), &self.device, &properties);
         let model = model.map_err(|e| e.to_string())?;
         self.counts.compiled.fetch_add(1, Ordering::Relaxed);
         let made = self.piece(piece, options, lowered, model);
-        let verdict = match options.self_test.then(|| judge(&made, place)).transpose() {
+        let verdict = match options.self_test.then(|| judge(&made, fixed, place)).transpose() {
             Ok(verdict) => verdict,
             Err(what) => return Ok(Made::Wrong(what)),
         };
@@ -155,7 +163,7 @@ impl OpenVino {
             // What was re-laid lies in memory that no file stands behind. The same model out of the cache has it in a file.
             if let (true, true, Some(place)) = (made.lowered.relaid, kept, place)
                 && let Kept::Model(file, _) = place.load()
-                && let Ok((lowered, _)) = lower::outline(piece, options)
+                && let Ok((lowered, _)) = lower::outline(piece, options, fixed)
                 && let Ok(lean) = self.import(piece, options, lowered, file)
             {
                 return Ok(Made::Good(lean));
@@ -212,8 +220,12 @@ impl OpenVino {
 }
 
 /// Holds a model to the CPU device: what is to be remembered of that, or what is wrong.
-fn judge(made: &OpenVinoPiece, place: Option<&Place<'_>>) -> Result<String, String> {
-    match self_test(&made.graph, &made.lowered, made, made.options.precision) {
+fn judge(
+    made: &OpenVinoPiece,
+    fixed: Option<&Bindings>,
+    place: Option<&Place<'_>>,
+) -> Result<String, String> {
+    match self_test(&made.graph, &made.lowered, made, fixed, made.options.precision) {
         Verdict::Passed => Ok("passed".into()),
         Verdict::Untested(why) => Ok(format!("not possible: {why}")),
         Verdict::Wrong(what) => {

@@ -5,7 +5,7 @@ use super::weights::element;
 use crate::graph::{Def, Graph, Node, ValueId};
 use conure_device::openvino::ir::Output;
 use conure_ops::OpError;
-use conure_ops::openvino::{Choices, Emit, Perm, Port};
+use conure_ops::openvino::{Cache, Choices, Emit, Perm, Port};
 use conure_tensor::{DType, Dim, TensorView};
 use half::{bf16, f16};
 use std::collections::HashMap;
@@ -85,6 +85,10 @@ impl Emit for NodeEmit<'_, '_> {
         }
     }
 
+    fn cache(&self, index: usize) -> Option<Cache> {
+        self.node.inputs.get(index).and_then(|id| self.lowering.columns.get(id)).copied()
+    }
+
     fn is_fixed(&self, index: usize) -> bool {
         let value = self.node.inputs.get(index).and_then(|v| self.graph.value(*v));
         matches!(value.map(|v| &v.def), Some(Def::Weight(_) | Def::Constant(_)))
@@ -110,7 +114,7 @@ impl Emit for NodeEmit<'_, '_> {
     }
 
     fn length(&mut self, length: &Dim) -> Result<Port, OpError> {
-        Ok(self.lowering.length(length))
+        self.lowering.length(length).map_err(|e| self.refuse(e))
     }
 
     fn at_most(&mut self, length: &Dim, most: usize, what: &'static str) {

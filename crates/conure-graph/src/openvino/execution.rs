@@ -1,5 +1,6 @@
 //! A compiled model in use by one session: its request, its states, and what runs need besides.
 
+use super::caches::Columns;
 use super::lower::{From, Lowered, ResultOf};
 use super::options::{Notices, OpenVinoOptions};
 use super::weights::element;
@@ -35,6 +36,11 @@ enum Place {
 #[derive(Debug)]
 pub(super) struct OpenVinoExecution {
     request: Request,
+    model: Arc<CompiledModel>,
+    /// Caches of which attention gets columns.
+    columns: Option<Columns>,
+    /// Rows of the run that enter caches, the rest being padding; `None`: all.
+    rows: Option<usize>,
     lowered: Arc<Lowered>,
     graph: Graph,
     device: String,
@@ -61,21 +67,10 @@ impl OpenVinoExecution {
         device: String,
         options: &OpenVinoOptions,
     ) -> Result<OpenVinoExecution, GraphError> {
-        let inputs: Vec<String> = (0..graph.inputs.len())
-            .map(|i| format!("i{i}"))
-            .chain((0..graph.states.len()).map(|i| format!("s{i}")))
-            .chain((0..lowered.lengths.len()).map(|i| format!("n{i}")))
-            .collect();
-        let outputs: Vec<String> = (0..lowered.results.len()).map(|i| format!("r{i}")).collect();
         let failed = |e: OpenVinoError| GraphError::Device { device: device.clone(), what: e.to_string() };
-        let names = |all: &[String]| -> Vec<String> { all.to_vec() };
-        let (inputs, outputs) = (names(&inputs), names(&outputs));
-        let request = model
-            .request(
-                &inputs.iter().map(String::as_str).collect::<Vec<_>>(),
-                &outputs.iter().map(String::as_str).collect::<Vec<_>>(),
-            )
-            .map_err(failed)?;
+        let request = request(model, &lowered, graph).map_err(failed)?;
+        let slice = options.choices.slice_cache && !lowered.fixed;
+        let columns = lowered.caches.clone().map(|caches| Columns::new(caches, lowered.stateful, slice));
         let states = graph.states.iter().map(zeroed).collect::<Result<Vec<_>, _>>()?;
         let mut own = 0;
         let places = (0..lowered.results.len())
@@ -90,6 +85,9 @@ impl OpenVinoExecution {
         let own = (0..own).map(|_| AlignedBytes::default()).collect();
         Ok(OpenVinoExecution {
             request,
+            model: model.clone(),
+            columns,
+            rows: None,
             lowered,
             graph: graph.clone(),
             device,
@@ -101,6 +99,29 @@ impl OpenVinoExecution {
             profiling: options.profiling,
             notices: options.notices.clone(),
         })
+    }
+
+    /// Exchanges its states with `states`.
+    pub(super) fn swap_states(&mut self, states: &mut Vec<AlignedBytes>) {
+        std::mem::swap(&mut self.states, states);
+        if let Some(columns) = &mut self.columns {
+            columns.forget();
+        }
+    }
+
+    /// Rows that a run of these lengths appends to each item of a cache.
+    pub(super) fn rows_of(&self, bindings: &Bindings) -> Result<Option<usize>, GraphError> {
+        let rows = self.lowered.appends.first().map(|of| match of.rows {
+            From::Result(result) => Some(&self.lowered.results[result].ty),
+            From::Input(input) => Some(&self.graph.values[self.graph.inputs[input].index()].ty),
+            From::State(_) => None,
+        });
+        rows.flatten().and_then(|ty| ty.shape.get(1)).map(|rows| eval(rows, bindings)).transpose()
+    }
+
+    /// Lets only the first so many rows of the next runs enter caches.
+    pub(super) fn keep_rows(&mut self, rows: Option<usize>) {
+        self.rows = rows;
     }
 
     /// Tells the range of each value that is watched.
@@ -153,6 +174,28 @@ impl OpenVinoExecution {
         Ok(())
     }
 
+    /// Lays out the columns that attention gets; how many the run adds.
+    fn prepare_columns(&mut self, call: &PieceCall<'_, '_>, shapes: &[Dims]) -> Result<usize, GraphError> {
+        let Some(columns) = &mut self.columns else { return Ok(0) };
+        let rows = self.lowered.appends.first().map(|of| of.rows);
+        let tokens = match rows {
+            Some(From::Result(result)) => shapes[result].get(1).copied(),
+            Some(From::Input(input)) => call.inputs[input].shape().get(1).copied(),
+            _ => None,
+        };
+        let missing = || GraphError::Build { what: "a cache without rows or places".into() };
+        let (tokens, at) = (tokens.ok_or_else(missing)?, call.inputs.get(columns.at()).ok_or_else(missing)?);
+        let at = at
+            .as_slice::<i32>()
+            .map_err(|source| GraphError::Tensor { path: self.device.clone(), source })?;
+        if columns.prepare(at, tokens, &self.graph.states, &self.states)? {
+            let fresh = request(&self.model, &self.lowered, &self.graph);
+            self.request =
+                fresh.map_err(|e| GraphError::Device { device: self.device.clone(), what: e.to_string() })?;
+        }
+        Ok(tokens)
+    }
+
     fn infer(&mut self, call: &mut PieceCall<'_, '_>, shapes: &[Dims]) -> Result<(), GraphError> {
         let state_dims: Vec<Dims> = self.graph.states.iter().map(StateDef::dims).collect();
         let mut inputs = Vec::with_capacity(call.inputs.len() + self.states.len() + self.lengths.len());
@@ -160,12 +203,19 @@ impl OpenVinoExecution {
             let element = element(view.dtype()).unwrap_or(Element::U8);
             inputs.push(HostInput { element, shape: view.shape(), bytes: TensorView::bytes(view) });
         }
-        for ((def, dims), state) in self.graph.states.iter().zip(&state_dims).zip(&self.states) {
+        for (i, (def, dims)) in self.graph.states.iter().zip(&state_dims).enumerate() {
             let element = element(def.ty.dtype).unwrap_or(Element::U8);
-            inputs.push(HostInput { element, shape: dims, bytes: state.as_slice() });
+            let columns = self.columns.as_ref().and_then(|c| c.input(i, &self.states));
+            let whole = HostInput { element, shape: dims, bytes: self.states[i].as_slice() };
+            inputs.push(columns.unwrap_or(whole));
         }
         for length in &self.lengths {
             inputs.push(HostInput { element: Element::I64, shape: &[1], bytes: length });
+        }
+        let tables = self.columns.as_ref().map(Columns::tables);
+        if let Some((places_shape, places, items_shape, items)) = &tables {
+            inputs.push(HostInput { element: Element::I32, shape: places_shape, bytes: places });
+            inputs.push(HostInput { element: Element::I32, shape: items_shape, bytes: items });
         }
         let mut given: Vec<Option<&mut [u8]>> =
             call.outputs.iter_mut().map(|o| Some(o.bytes_mut())).collect();
@@ -213,11 +263,25 @@ impl OpenVinoExecution {
         }
         for of in &lowered.appends {
             let (rows, at) = (self.value(call, of.rows, shapes)?, self.value(call, of.at, shapes)?);
+            let rows = self.first_rows(rows)?;
             check_append(&self.graph.states[of.state], &rows, &at)?;
             staged.extend([self.staged(of.rows, &rows), self.staged(of.at, &at)]);
         }
         self.staged = staged;
         Ok(())
+    }
+
+    /// Of the rows `[1, N, ...]` of a run those that are no padding.
+    fn first_rows<'s>(&self, rows: TensorView<'s>) -> Result<TensorView<'s>, GraphError> {
+        let mut dims = Dims::from_slice(rows.shape());
+        match (self.rows, dims.as_mut_slice()) {
+            (Some(kept), [1, count, ..]) if kept < *count => *count = kept,
+            _ => return Ok(rows),
+        }
+        let size = tensor_bytes(rows.dtype(), &dims).unwrap_or(0);
+        let bytes = rows.bytes().get(..size).unwrap_or_default();
+        TensorView::new(DType::F32, &dims, bytes)
+            .map_err(|source| GraphError::Tensor { path: self.device.clone(), source })
     }
 
     fn staged(&self, from: From, value: &TensorView<'_>) -> (Staged, DType, Dims) {
@@ -271,6 +335,20 @@ impl OpenVinoExecution {
     }
 }
 
+/// A request whose inputs are those of the graph, its states and what runs decide.
+fn request(model: &Arc<CompiledModel>, lowered: &Lowered, graph: &Graph) -> Result<Request, OpenVinoError> {
+    let numbered = |letter: char, count: usize| (0..count).map(move |i| format!("{letter}{i}"));
+    let mut inputs: Vec<String> = numbered('i', graph.inputs.len()).collect();
+    inputs.extend(numbered('s', graph.states.len()));
+    inputs.extend(numbered('n', lowered.lengths.len()));
+    if lowered.caches.is_some() {
+        inputs.extend(["places".to_owned(), "items".to_owned()]);
+    }
+    let outputs: Vec<String> = numbered('r', lowered.results.len()).collect();
+    let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+    model.request(&inputs, &outputs.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
 impl ResultOf {
     fn bytes(&self, shape: &[usize]) -> usize {
         tensor_bytes(self.ty.dtype, shape).unwrap_or(0)
@@ -295,7 +373,7 @@ fn range(view: &TensorView<'_>) -> String {
     format!("{} {shape:?}, {low} to {high}, mean {mean:.6}, {odd} not finite", view.dtype())
 }
 
-fn zeroed(def: &StateDef) -> Result<AlignedBytes, GraphError> {
+pub(super) fn zeroed(def: &StateDef) -> Result<AlignedBytes, GraphError> {
     AlignedBytes::zeroed(def.bytes()).map_err(|source| GraphError::StateMemory {
         state: def.name.clone(),
         bytes: def.bytes(),
@@ -323,7 +401,15 @@ impl Execution for OpenVinoExecution {
             self.lengths.push(i64::try_from(length).unwrap_or(i64::MAX).to_le_bytes());
         }
         self.reserve(&shapes)?;
-        self.infer(call, &shapes)?;
+        let tokens = self.prepare_columns(call, &shapes)?;
+        let ran = self.infer(call, &shapes);
+        if let Some(columns) = &mut self.columns {
+            match &ran {
+                Ok(()) => columns.ran(tokens),
+                Err(_) => columns.forget(),
+            }
+        }
+        ran?;
         self.watch(call, &shapes)?;
         self.copy_outputs(call);
         self.stage(call, &shapes)
@@ -349,6 +435,9 @@ impl Execution for OpenVinoExecution {
             let done = rows.and_then(|rows| append(state.as_mut_slice(), def, &rows, &at?));
             self.states[of.state] = state;
             done?;
+        }
+        if let Some(columns) = &mut self.columns {
+            columns.committed();
         }
         Ok(())
     }
@@ -389,6 +478,9 @@ impl Execution for OpenVinoExecution {
         let state =
             state.ok_or_else(|| GraphError::Build { what: format!("the piece has no state {index}") })?;
         state.as_mut_slice().copy_from_slice(bytes);
+        if let Some(columns) = &mut self.columns {
+            columns.forget();
+        }
         Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! A graph as a model of OpenVINO.
 
+use super::caches::Caches;
 use super::emit::{NodeEmit, as_port, output};
 use super::options::OpenVinoOptions;
 use super::weights::element;
@@ -9,8 +10,8 @@ use crate::weights::Weights;
 use conure_device::openvino::ir::{Blob, ModelWriter, Output};
 use conure_device::openvino::{Element, OpenVinoError};
 use conure_ops::ValueType;
-use conure_ops::openvino::{Ir, Perm, Port};
-use conure_tensor::{Dim, Tensor, TensorView};
+use conure_ops::openvino::{Cache, Ir, Perm, Port};
+use conure_tensor::{Bindings, Dim, Tensor, TensorView};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -33,6 +34,12 @@ pub(super) struct Lowered {
     pub ranges: Vec<(usize, i32, i32, String)>,
     /// Values whose range every run tells, by name.
     pub watched: Vec<(String, From)>,
+    /// The caches of which attention gets columns.
+    pub caches: Option<Caches>,
+    /// Whether the device keeps these columns.
+    pub stateful: bool,
+    /// Whether the model serves only runs of the lengths that it was made for.
+    pub fixed: bool,
     /// Weights that it uses.
     pub weights: Vec<usize>,
     /// Of these, those that the device has copies of and reads no more.
@@ -96,24 +103,41 @@ pub(super) struct Lowering<'a> {
     pub known_weights: HashMap<(usize, Vec<usize>), Port>,
     /// Weights that are read where their source has them.
     pub in_place: Vec<(usize, Output)>,
+    /// The caches of which attention gets columns, as values of the graph that they are, and what is known of them.
+    pub columns: HashMap<ValueId, Cache>,
+    pub caches: Option<Caches>,
+    /// Of the graph's inputs.
+    pub input_types: Vec<ValueType>,
+    /// The items of a run, `[B]` i32, where the device keeps the columns.
+    pub items: Option<Port>,
+    /// The lengths of the only runs that the model serves; `None`: it serves any.
+    pub fixed: Option<&'a Bindings>,
     lengths: Vec<(Dim, Port)>,
     results: Vec<(Port, ResultOf)>,
     appends: Vec<AppendOf>,
-    states: Vec<Port>,
+    pub(super) states: Vec<Port>,
     inputs: Vec<Port>,
 }
 
 /// Writes `graph`: what a run has to know, the model's text and its constants.
-pub(super) fn lower(graph: &Graph, options: &OpenVinoOptions) -> Result<(Lowered, String, Blob), GraphError> {
-    let (lowered, writer) = write(graph, options, ModelWriter::new())?;
+pub(super) fn lower(
+    graph: &Graph,
+    options: &OpenVinoOptions,
+    fixed: Option<&Bindings>,
+) -> Result<(Lowered, String, Blob), GraphError> {
+    let (lowered, writer) = write(graph, options, fixed, ModelWriter::new())?;
     let (xml, blob) = writer.finish();
     Ok((lowered, xml, blob))
 }
 
 /// Writes `graph` without its weights: what a run has to know, and what tells the model from others. A few milliseconds, where
 /// re-laying weights takes as long as reading them.
-pub(super) fn outline(graph: &Graph, options: &OpenVinoOptions) -> Result<(Lowered, Outline), GraphError> {
-    let (lowered, writer) = write(graph, options, ModelWriter::outline())?;
+pub(super) fn outline(
+    graph: &Graph,
+    options: &OpenVinoOptions,
+    fixed: Option<&Bindings>,
+) -> Result<(Lowered, Outline), GraphError> {
+    let (lowered, writer) = write(graph, options, fixed, ModelWriter::outline())?;
     let (text, constants) = writer.finish_outline();
     Ok((lowered, Outline { text, constants }))
 }
@@ -121,6 +145,7 @@ pub(super) fn outline(graph: &Graph, options: &OpenVinoOptions) -> Result<(Lower
 fn write(
     graph: &Graph,
     options: &OpenVinoOptions,
+    fixed: Option<&Bindings>,
     writer: ModelWriter,
 ) -> Result<(Lowered, ModelWriter), GraphError> {
     let mut lowering = Lowering {
@@ -132,6 +157,11 @@ fn write(
         transposed: HashMap::new(),
         known_weights: HashMap::new(),
         in_place: Vec::new(),
+        columns: HashMap::new(),
+        caches: Caches::of(graph),
+        input_types: graph.inputs.iter().map(|id| graph.values[id.index()].ty.clone()).collect(),
+        items: None,
+        fixed,
         lengths: Vec::new(),
         results: Vec::new(),
         appends: Vec::new(),
@@ -145,7 +175,10 @@ fn write(
         values.insert(id, port);
     }
     for (i, state) in graph.states.iter().enumerate() {
-        let port = lowering.parameter(&format!("s{i}"), &state.ty)?;
+        let port = match lowering.caches.as_ref().is_some_and(|c| c.states.contains(&i)) {
+            true => lowering.cache(&format!("s{i}"), &state.ty)?,
+            false => lowering.parameter(&format!("s{i}"), &state.ty)?,
+        };
         lowering.states.push(port);
     }
     for (i, value) in graph.values.iter().enumerate() {
@@ -195,6 +228,9 @@ impl Lowering<'_> {
             results: self.results.into_iter().map(|(_, r)| r).collect(),
             outputs,
             commits,
+            stateful: self.items.is_some(),
+            fixed: self.fixed.is_some(),
+            caches: self.caches,
             appends: self.appends,
             limits: self.limits,
             ranges: self.ranges,
@@ -209,19 +245,31 @@ impl Lowering<'_> {
         let element = element(ty.dtype).ok_or_else(|| GraphError::Build {
             what: format!("{name} is {ty}, which OpenVINO does not take as an input"),
         })?;
-        let dims: Vec<Option<usize>> = ty.shape.iter().map(|(_, d)| d.as_constant()).collect();
+        let dims: Vec<Option<usize>> = ty.shape.iter().map(|(_, d)| self.known(d)).collect();
         Ok(as_port(self.writer.parameter(name, element, &dims)))
     }
 
+    /// A length, if all runs have it.
+    pub(super) fn known(&self, length: &Dim) -> Option<usize> {
+        match self.fixed {
+            Some(bindings) => length.eval(bindings).ok(),
+            None => length.as_constant(),
+        }
+    }
+
     /// A length that runs decide: an input of the model, once per expression.
-    pub(super) fn length(&mut self, length: &Dim) -> Port {
+    pub(super) fn length(&mut self, length: &Dim) -> Result<Port, OpenVinoError> {
+        if let Some(n) = self.known(length) {
+            let n = i64::try_from(n).unwrap_or(i64::MAX);
+            return self.writer.literal(Element::I64, &[1], &n.to_le_bytes()).map(as_port);
+        }
         if let Some((_, port)) = self.lengths.iter().find(|(d, _)| d == length) {
-            return *port;
+            return Ok(*port);
         }
         let name = format!("n{}", self.lengths.len());
         let port = as_port(self.writer.parameter(&name, Element::I64, &[Some(1)]));
         self.lengths.push((length.clone(), port));
-        port
+        Ok(port)
     }
 
     pub(super) fn constant(&mut self, tensor: &Arc<Tensor>, shape: &[usize]) -> Result<Port, OpenVinoError> {
@@ -305,6 +353,9 @@ impl Lowering<'_> {
         let of =
             AppendOf { state, rows: self.result(graph, values, rows)?, at: self.result(graph, values, at)? };
         self.appends.push(of);
+        if self.caches.is_some() {
+            return self.columns(graph, node, state, values);
+        }
         let outputs: Vec<ValueType> =
             node.outputs.iter().map(|v| graph.values[v.index()].ty.clone()).collect();
         let types: Vec<&ValueType> = node.inputs.iter().map(|v| &graph.values[v.index()].ty).collect();
@@ -345,7 +396,11 @@ impl Lowering<'_> {
     }
 }
 
-fn port_of(values: &HashMap<ValueId, Port>, id: ValueId, node: &Node) -> Result<Port, GraphError> {
+pub(super) fn build(error: OpenVinoError) -> GraphError {
+    GraphError::Build { what: error.to_string() }
+}
+
+pub(super) fn port_of(values: &HashMap<ValueId, Port>, id: ValueId, node: &Node) -> Result<Port, GraphError> {
     let missing = || GraphError::Build { what: format!("an input of {} has not been computed", node.path) };
     values.get(&id).copied().ok_or_else(missing)
 }

@@ -5,9 +5,12 @@
 //! are inputs and outputs that the execution keeps.
 
 mod cache;
+mod cache_layers;
+mod caches;
 mod compile;
 mod emit;
 mod execution;
+mod fixed;
 mod lower;
 mod options;
 mod self_test;
@@ -22,14 +25,15 @@ use crate::graph::{Def, Graph, Node, NodeOp};
 use conure_device::openvino::{CompiledModel, Runtime};
 use conure_kernels::Cpu;
 use conure_ops::ValueType;
-use conure_tensor::DType;
+use conure_tensor::{Bindings, DType};
 use execution::OpenVinoExecution;
+use fixed::FixedPiece;
 use lower::Lowered;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A device of OpenVINO.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct OpenVino {
     info: DeviceInfo,
     /// OpenVINO's own name for it.
@@ -38,7 +42,7 @@ pub struct OpenVino {
     runtime: Arc<Runtime>,
     /// OpenVINO's description of the device and what it can do: a compiled model is of no use on another.
     identity: String,
-    counts: Counts,
+    counts: Arc<Counts>,
 }
 
 /// Pieces compiled, and taken from the cache.
@@ -82,8 +86,12 @@ impl OpenVino {
             threads: conure_kernels::Threads::default_count(),
             unavailable: None,
         };
+        let stateful = Some(options.stateful.unwrap_or(device == "CPU"));
+        // An NPU compiles nothing else.
+        let fixed = Some(options.fixed.unwrap_or(device == "NPU"));
+        let options = OpenVinoOptions { stateful, fixed, ..options };
         let (device, runtime) = (device.to_owned(), runtime.clone());
-        Ok(OpenVino { info, device, options, runtime, identity, counts: Counts::default() })
+        Ok(OpenVino { info, device, options, runtime, identity, counts: Arc::default() })
     }
 
     /// All devices of OpenVINO on this machine. Without OpenVINO, or where it fails, what stands for them in the list of
@@ -135,6 +143,18 @@ fn short(version: &str) -> &str {
     version.split('-').next().unwrap_or(version)
 }
 
+impl OpenVino {
+    fn is_fixed(&self) -> bool {
+        self.options.fixed.unwrap_or(false)
+    }
+
+    /// The piece, for runs of these lengths or for any.
+    fn make(&self, piece: &Graph, fixed: Option<&Bindings>) -> Result<OpenVinoPiece, GraphError> {
+        compile::safest(&self.options, |options| self.compile_for(piece, options, fixed))
+            .map_err(|what| GraphError::Device { device: self.info.name.clone(), what })
+    }
+}
+
 impl Backend for OpenVino {
     fn info(&self) -> DeviceInfo {
         self.info.clone()
@@ -145,9 +165,14 @@ impl Backend for OpenVino {
     }
 
     fn compile(&self, piece: &Graph) -> Result<Arc<dyn Compiled>, GraphError> {
-        let made = compile::safest(&self.options, |options| self.compile_for(piece, options));
-        made.map(|piece| Arc::new(piece) as Arc<dyn Compiled>)
-            .map_err(|what| GraphError::Device { device: self.info.name.clone(), what })
+        if self.is_fixed() {
+            return Ok(Arc::new(FixedPiece::new(self.clone(), piece.clone())));
+        }
+        Ok(Arc::new(self.make(piece, None)?))
+    }
+
+    fn chunk(&self) -> Option<usize> {
+        self.is_fixed().then(|| self.options.chunk())
     }
 
     fn compilations(&self) -> Compilations {
@@ -212,10 +237,15 @@ struct OpenVinoPiece {
     options: OpenVinoOptions,
 }
 
+impl OpenVinoPiece {
+    fn execution(&self) -> Result<OpenVinoExecution, GraphError> {
+        let (lowered, device) = (self.lowered.clone(), self.device.clone());
+        OpenVinoExecution::new(&self.model, lowered, &self.graph, device, &self.options)
+    }
+}
+
 impl Compiled for OpenVinoPiece {
     fn start(&self, _cpu: &Arc<Cpu>) -> Result<Box<dyn Execution>, GraphError> {
-        let (lowered, device) = (self.lowered.clone(), self.device.clone());
-        let execution = OpenVinoExecution::new(&self.model, lowered, &self.graph, device, &self.options)?;
-        Ok(Box::new(execution))
+        Ok(Box::new(self.execution()?))
     }
 }

@@ -2,6 +2,7 @@
 
 use conure_device::store::Store;
 use conure_ops::openvino::Choices;
+use conure_tensor::DType;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
@@ -112,6 +113,12 @@ pub struct OpenVinoOptions {
     pub notices: Notices,
     /// Which of several forms ops take.
     pub choices: Choices,
+    /// Whether the device keeps caches of keys and values in states of its own; `None`: the CPU device does, where that is faster.
+    pub stateful: Option<bool>,
+    /// Whether models have fixed lengths, one for each of a few, to which runs are padded; `None`: an NPU's have.
+    pub fixed: Option<bool>,
+    /// Rows of such a model: tokens of a prompt that are read at once, and the least frames of audio; `None`: 256.
+    pub prefill_chunk: Option<usize>,
 }
 
 /// The bytes of compiled models that are kept at most, unless a variable says otherwise: a few large models.
@@ -153,8 +160,12 @@ impl OpenVinoOptions {
             notices: Notices::default(),
             choices: Choices {
                 slice_cache: !on("DISABLE_KV_SLICE"),
-                manual_attention: switch("MANUAL_GQA_ATTN").unwrap_or(true),
+                manual_attention: switch("MANUAL_GQA_ATTN"),
+                ..Choices::default()
             },
+            stateful: switch("STATEFUL_EXECUTION"),
+            fixed: switch("FORCE_STATIC"),
+            prefill_chunk: set("PREFILL_CHUNK_SIZE").and_then(|v| v.trim().parse().ok()).filter(|n| *n > 0),
         }
     }
 
@@ -168,8 +179,19 @@ impl OpenVinoOptions {
         self.reduce_compile_mem.unwrap_or(self.memory_optimize)
     }
 
-    /// What is to be set when a model is compiled. Everything that changes results is set, whatever the device's own default.
-    pub(super) fn properties(&self, device: &str) -> Vec<(String, String)> {
+    /// Rows of a model of fixed lengths that is not for single rows.
+    pub(super) fn chunk(&self) -> usize {
+        self.prefill_chunk.unwrap_or(256)
+    }
+
+    /// Whether the device is to keep a cache of `dtype`. In bf16 it keeps none that rounds as the CPU device's do.
+    pub(super) fn keeps_caches(&self, dtype: DType) -> bool {
+        self.stateful.unwrap_or(false) && dtype != DType::BF16
+    }
+
+    /// What is to be set when a model with a cache of this type is compiled. Everything that changes results is set, whatever the
+    /// device's own default.
+    pub(super) fn properties(&self, device: &str, cache: Option<DType>) -> Vec<(String, String)> {
         let cpu = device.starts_with("CPU");
         let precision = match self.precision {
             OpenVinoPrecision::Exact | OpenVinoPrecision::Fast => "f32",
@@ -185,6 +207,9 @@ impl OpenVinoOptions {
         }
         if cpu {
             all.push(("NUM_STREAMS", "1".to_owned()));
+            // Its own default are 8 bits.
+            let cache = if cache == Some(DType::F16) { "f16" } else { "f32" };
+            all.push(("KV_CACHE_PRECISION", cache.to_owned()));
             // 0 is OpenVINO's own choice: what an import sets stays set for the device.
             all.push(("INFERENCE_NUM_THREADS", self.threads.unwrap_or(0).to_string()));
         }
@@ -291,7 +316,7 @@ mod tests {
             let found = options(variables).cache.map(|c| c.folder().to_owned());
             assert_eq!(found, folder.map(PathBuf::from), "{variables:?}");
         }
-        let its = options(&[HOME, ITS]).properties("CPU");
+        let its = options(&[HOME, ITS]).properties("CPU", None);
         assert!(its.contains(&("CACHE_DIR".into(), "/its".into())), "{its:?}");
     }
 
@@ -309,5 +334,33 @@ mod tests {
         ] {
             assert_eq!(bytes(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn forms_are_what_variables_say() {
+        let none = options(&[]);
+        assert_eq!((none.stateful, none.fixed, none.chunk()), (None, None, 256));
+        let set = options(&[
+            ("CONURE_OPENVINO_STATEFUL_EXECUTION", "0"),
+            ("CONURE_OPENVINO_FORCE_STATIC", "1"),
+            ("CONURE_OPENVINO_PREFILL_CHUNK_SIZE", "64"),
+            ("CONURE_OPENVINO_MANUAL_GQA_ATTN", "on"),
+            ("CONURE_OPENVINO_DISABLE_KV_SLICE", "1"),
+        ]);
+        assert_eq!((set.stateful, set.fixed, set.chunk()), (Some(false), Some(true), 64));
+        assert_eq!((set.choices.manual_attention, set.choices.slice_cache), (Some(true), false));
+        assert_eq!(options(&[("CONURE_OPENVINO_PREFILL_CHUNK_SIZE", "0")]).chunk(), 256);
+        for (stateful, dtype, keeps) in
+            [(Some(true), DType::F16, true), (Some(true), DType::BF16, false), (None, DType::F32, false)]
+        {
+            let options = OpenVinoOptions { stateful, ..OpenVinoOptions::default() };
+            assert_eq!(options.keeps_caches(dtype), keeps, "{stateful:?} {dtype}");
+        }
+        let precision = |cache| {
+            let all = none.properties("CPU", cache);
+            all.into_iter().find(|(k, _)| k == "KV_CACHE_PRECISION").map(|(_, v)| v)
+        };
+        assert_eq!(precision(Some(DType::F16)).as_deref(), Some("f16"));
+        assert_eq!(precision(None).as_deref(), Some("f32"));
     }
 }

@@ -44,6 +44,7 @@ impl<'g> Rewriter<'g> {
         read.chain(kept).for_each(|v| reads[v.index()] += 1);
         let mut new = Graph::empty(graph.weights.clone());
         new.states = graph.states.clone();
+        new.pads = graph.pads.clone();
         let map = vec![None; graph.values.len()];
         let mut r = Rewriter { old: graph, reads, new, map };
         for (i, value) in graph.values.iter().enumerate() {
@@ -372,7 +373,7 @@ fn compact(graph: Graph) -> Graph {
     }
     let mut ids: Vec<Option<ValueId>> = vec![None; graph.values.len()];
     let mut numbers: Vec<usize> = vec![0; graph.nodes.len()];
-    let mut out = Graph::empty(graph.weights);
+    let mut out = Graph { pads: graph.pads, ..Graph::empty(graph.weights) };
     let mut count = 0;
     for (i, n) in needed.iter().enumerate() {
         numbers[i] = count;

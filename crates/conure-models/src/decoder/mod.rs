@@ -182,6 +182,11 @@ impl Decoder {
             logits = g.apply(Scale { factor: cap }, &[logits])?;
         }
         g.output("logits", logits);
+        // Of one sequence: `wanted` counts rows of all, which padding would move.
+        if cache.items == 1 {
+            g.may_pad(T);
+            g.may_pad(R);
+        }
         g.finish()
     }
 }

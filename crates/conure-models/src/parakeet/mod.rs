@@ -14,7 +14,7 @@ mod streaming;
 pub use config::{ParakeetConfig, Preprocessor, PromptConfig, TransducerConfig};
 pub use streaming::StreamingConfig;
 
-use crate::conformer::{B, Cached, Conformer, encoder_inputs};
+use crate::conformer::{B, Cached, Conformer, T, encoder_inputs};
 use crate::error::ModelError;
 use crate::layers::{linear, linear_then};
 use crate::source::GgufWeights;
@@ -214,6 +214,8 @@ fn encoder(
     g.output("encoder", x);
     g.output("encoder_lengths", lengths);
     heads(&mut g, config, x)?;
+    // As in a batch, what is past the lengths is not looked at.
+    g.may_pad(T);
     g.finish()
 }
 

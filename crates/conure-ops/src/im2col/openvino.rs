@@ -3,7 +3,7 @@
 use super::Im2col;
 use crate::infer::dim;
 use crate::op::{OpError, ValueType};
-use crate::openvino::{Ir, Len, OpenVinoOp, Port, port, wide};
+use crate::openvino::{Ir, Len, OpenVinoOp, Port, list, port, wide};
 use conure_tensor::Dim;
 use smallvec::SmallVec;
 
@@ -29,6 +29,9 @@ impl OpenVinoOp for Im2col {
         let end = ir.i64s(&[&[0, 0], after.as_slice()].concat())?;
         let x = ir.input(0)?;
         let x = ir.pad(x, begin, end)?;
+        if ir.choices().extract_patches {
+            return self.patches(ir, x, axes);
+        }
         let mut taps = Vec::new();
         for i in 0..self.kernel[0] {
             for j in 0..self.kernel[1] {
@@ -50,6 +53,34 @@ impl OpenVinoOp for Im2col {
         let mut to = vec![Len::Same; 1 + axes];
         to.push(Len::Dim(width));
         let y = ir.reshape(patches, &to)?;
+        port(ir.convert(y, self.dtype.name()))
+    }
+}
+
+impl Im2col {
+    /// Of the padded image `x`: patches, the channels of a tap side by side, brought into the order of im2col, the taps of a channel.
+    fn patches(&self, ir: &mut Ir<'_>, x: Port, axes: usize) -> Result<SmallVec<[Port; 2]>, OpError> {
+        let two = |values: &[usize], last: usize| {
+            let second = if axes == 2 { values.get(1).copied().unwrap_or(last) } else { last };
+            list(&[values.first().copied().unwrap_or(1), second])
+        };
+        let x = if axes == 1 { ir.unsqueeze(x, &[3])? } else { x }; // [N, C, H, W]
+        let attrs = [
+            ("sizes", two(&self.kernel, 1)),
+            ("strides", two(&self.stride, 1)),
+            ("rates", two(&self.dilation, 1)),
+            ("auto_pad", "valid".to_owned()),
+        ];
+        let attrs = attrs.each_ref().map(|(name, value)| (*name, value.as_str()));
+        let y = ir.layer("ExtractImagePatches", "opset3", &attrs, &[x]); // [N, taps C, H', W']
+        let y = ir.transpose(y, &[0, 2, 3, 1])?;
+        let (taps, channels) = (self.kernel[0] * self.kernel[1], ir.fixed(0, 1)?);
+        let by_tap = [Len::Same, Len::Same, Len::Same, Len::Fixed(taps), Len::Fixed(channels)];
+        let y = ir.reshape(y, &by_tap)?; // [N, H', W', taps, C]
+        let y = ir.transpose(y, &[0, 1, 2, 4, 3])?;
+        let mut to = vec![Len::Same; 1 + axes];
+        to.push(Len::Fixed(taps * channels));
+        let y = ir.reshape(y, &to)?;
         port(ir.convert(y, self.dtype.name()))
     }
 }

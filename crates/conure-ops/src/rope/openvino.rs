@@ -3,7 +3,7 @@
 use super::Rope;
 use crate::infer::dim;
 use crate::op::OpError;
-use crate::openvino::{Ir, Len, OpenVinoOp, Port, port};
+use crate::openvino::{Ir, Len, OpenVinoOp, Port, port, wide};
 use conure_kernels::rotary::Pairs;
 use smallvec::SmallVec;
 
@@ -21,7 +21,7 @@ impl OpenVinoOp for Rope {
         let cos = ir.split(angles, 2, 2)?; // [B, T, R/2]
         let (cos, sin) = (self.per_element(ir, cos, turned)?, self.per_element(ir, cos.nth(1), turned)?);
         let (part, rest) = if turned < width {
-            let (start, end) = (ir.i64s(&[crate::openvino::wide(turned)])?, ir.i64s(&[i64::MAX])?);
+            let (start, end) = (ir.i64s(&[wide(turned)])?, ir.i64s(&[i64::MAX])?);
             (ir.slice(x, 3, 0, start)?, Some(ir.slice_from(x, 3, start, end)?))
         } else {
             (x, None)
@@ -29,9 +29,11 @@ impl OpenVinoOp for Rope {
         let minus = ir.f32(-1.0)?;
         let swapped = match self.pairs {
             Pairs::Halves => {
-                let first = ir.split(part, -1, 2)?;
-                let negated = ir.binary("Multiply", first.nth(1), minus);
-                ir.concat(3, &[negated, first])
+                // Slices, and the axis counted from the end, are what OpenVINO knows the whole by.
+                let (half, end) = (ir.i64s(&[wide(turned / 2)])?, ir.i64s(&[i64::MAX])?);
+                let (first, second) = (ir.slice(part, 3, 0, half)?, ir.slice_from(part, 3, half, end)?);
+                let negated = ir.binary("Multiply", second, minus);
+                ir.layer("Concat", "opset1", &[("axis", "-1")], &[negated, first])
             }
             Pairs::Adjacent => {
                 let time = dim(ir.shape(0), 1);

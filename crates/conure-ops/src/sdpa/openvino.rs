@@ -3,7 +3,7 @@
 use super::{Sdpa, SdpaKeys};
 use crate::infer::dim;
 use crate::op::{OpError, ValueType};
-use crate::openvino::{Ir, Len, OpenVinoOp, Port, port, wide};
+use crate::openvino::{Ir, Len, OpenVinoOp, Port, port};
 use conure_tensor::Dim;
 use smallvec::SmallVec;
 
@@ -29,6 +29,10 @@ impl OpenVinoOp for Sdpa {
         }
     }
 
+    fn reads_cache(&self, index: usize) -> Option<usize> {
+        (self.keys == SdpaKeys::Cached && matches!(index, 1 | 2)).then_some(3)
+    }
+
     fn lower(&self, ir: &mut Ir<'_>) -> Result<SmallVec<[Port; 2]>, OpError> {
         let q = ir.shape(0);
         let s = Sizes {
@@ -47,14 +51,38 @@ impl OpenVinoOp for Sdpa {
             "the row of the cache where an item stands",
         );
         let at = ir.input(3)?;
-        let filled = filled(ir, at, &s)?;
-        let (k, v) = (cached(ir, 1, filled, &s)?, cached(ir, 2, filled, &s)?); // [B, G, E, K], [B, G, E, J]
-        let seen = self.seen(ir, at, filled, s.tokens)?; // [B, 1, T, E]
+        let own = own(ir, at, s.tokens)?; // [B, 1, T, 1]
+        let (seen, k, v, kept) = match (ir.cache(1), ir.cache(2)) {
+            (Some(cache), Some(_)) => {
+                let places = ir.unsqueeze(cache.places, &[1, 2])?; // [B, 1, 1, E]
+                (self.seen(ir, places, own)?, ir.input(1)?, ir.input(2)?, cache.kept)
+            }
+            _ => {
+                let filled = filled(ir, at, &s)?;
+                let row = row(ir, filled)?;
+                (self.seen(ir, row, own)?, cached(ir, 1, filled, &s)?, cached(ir, 2, filled, &s)?, false)
+            }
+        }; // [B, 1, T, E], [B, E, G, K], [B, E, G, J]
         let q = ir.input(0)?;
         let q = ir.transpose(q, &[0, 2, 1, 3])?; // [B, H, T, K]
-        let y = self.attend(ir, [q, k, v], seen, &s)?; // [B, H, T, J]
+        let y = self.attend(ir, [q, k, v], seen, kept, &s)?; // [B, H, T, J]
         port(ir.transpose(y, &[0, 2, 1, 3])?)
     }
+}
+
+/// `[B, 1, T, 1]` i32: the row at which each new token stands.
+fn own(ir: &mut Ir<'_>, at: Port, tokens: &Dim) -> Result<Port, OpError> {
+    let count = ir.count(tokens)?;
+    let at = ir.unsqueeze(at, &[1])?;
+    let own = ir.binary("Add", at, count);
+    ir.unsqueeze(own, &[1, 3])
+}
+
+/// `[E]` i32: the rows of a cache that are looked at.
+fn row(ir: &mut Ir<'_>, filled: Port) -> Result<Port, OpError> {
+    let end = ir.scalar(filled)?;
+    let (start, step) = (ir.i32(0)?, ir.i32(1)?);
+    Ok(ir.layer("Range", "opset4", &[("output_type", "i32")], &[start, end, step]))
 }
 
 /// `[1]` i32: the rows of the cache that hold something once the new tokens are in it. The rest is not looked at.
@@ -72,7 +100,7 @@ fn filled(ir: &mut Ir<'_>, at: Port, s: &Sizes<'_>) -> Result<Port, OpError> {
     Ok(ir.binary("Minimum", end, rows))
 }
 
-/// Input `i` `[C0, C, G, K]`, what is filled of the items of this run, as `[B, G, E, K]`.
+/// Input `i` `[C0, C, G, K]`, what is filled of the items of this run, as `[B, E, G, K]`.
 fn cached(ir: &mut Ir<'_>, i: usize, filled: Port, s: &Sizes<'_>) -> Result<Port, OpError> {
     let mut x = ir.input(i)?;
     if dim(ir.shape(i), 0) != s.batch {
@@ -81,25 +109,17 @@ fn cached(ir: &mut Ir<'_>, i: usize, filled: Port, s: &Sizes<'_>) -> Result<Port
     }
     let end = ir.convert(filled, "i64");
     let x = ir.slice(x, 1, 0, end)?;
-    let x = ir.convert(x, "f32");
-    ir.transpose(x, &[0, 2, 1, 3])
+    Ok(ir.convert(x, "f32"))
 }
 
 impl Sdpa {
-    /// `[B, 1, T, E]`: whether a token sees a row.
-    fn seen(&self, ir: &mut Ir<'_>, at: Port, filled: Port, tokens: &Dim) -> Result<Port, OpError> {
-        let end = ir.scalar(filled)?;
-        let (start, step) = (ir.i32(0)?, ir.i32(1)?);
-        let row = ir.layer("Range", "opset4", &[("output_type", "i32")], &[start, end, step]); // [E]
-        let own = ir.count(tokens)?;
-        let at = ir.unsqueeze(at, &[1])?;
-        let own = ir.binary("Add", at, own);
-        let own = ir.unsqueeze(own, &[1, 3])?; // [B, 1, T, 1]
-        let mut seen = ir.binary("LessEqual", row, own);
+    /// `[B, 1, T, E]`: whether a token at its `own` row sees what stands in the rows `places`.
+    fn seen(&self, ir: &mut Ir<'_>, places: Port, own: Port) -> Result<Port, OpError> {
+        let mut seen = ir.binary("LessEqual", places, own);
         if let Some(window) = self.window {
             let window = ir.i32(i32::try_from(window).unwrap_or(i32::MAX))?;
             let before = ir.binary("Subtract", own, window);
-            let near = ir.binary("Greater", row, before);
+            let near = ir.binary("Greater", places, before);
             seen = ir.binary("LogicalAnd", seen, near);
         }
         Ok(seen)
@@ -110,16 +130,19 @@ impl Sdpa {
         ir: &mut Ir<'_>,
         [q, k, v]: [Port; 3],
         seen: Port,
+        kept: bool,
         s: &Sizes<'_>,
     ) -> Result<Port, OpError> {
         let each = s.heads / s.groups.max(1);
-        let whole = each == 1 || !ir.choices().manual_attention;
+        let whole = each == 1 || !ir.choices().manual_attention.unwrap_or(!kept);
         if whole && self.cap.is_none() && !self.sinks {
             let scale = ir.f32(self.scale)?;
+            let (k, v) = (heads_first(ir, k, kept)?, heads_first(ir, v, kept)?);
             let (k, v) = (repeated(ir, k, each, s.key, s)?, repeated(ir, v, each, s.value, s)?);
             let attrs = [("causal", "false")];
             return Ok(ir.layer("ScaledDotProductAttention", "opset13", &attrs, &[q, k, v, seen, scale]));
         }
+        let (k, v) = (heads_first(ir, k, kept)?, heads_first(ir, v, kept)?);
         // The queries of all heads that share keys are rows of one product: keys are not repeated.
         let q = ir.reshape(q, &[Len::Same, Len::Fixed(s.groups), Len::Rest, Len::Fixed(s.key)])?; // [B, G, H/G T, K]
         let scale = ir.f32(self.scale)?;
@@ -147,14 +170,20 @@ impl Sdpa {
     }
 }
 
-/// `[B, G, E, K]` with every head as often as queries read it: `[B, H, E, K]`.
+/// `[B, E, G, K]` as `[B, G, E, K]`, unless it is that already.
+fn heads_first(ir: &mut Ir<'_>, x: Port, already: bool) -> Result<Port, OpError> {
+    if already { Ok(x) } else { ir.transpose(x, &[0, 2, 1, 3]) }
+}
+
+/// `[B, G, E, K]` with every head as often as queries read it: `[B, H, E, K]`. In these layers, a product with ones among them,
+/// OpenVINO knows heads that are shared, and repeats nothing where it keeps the cache.
 fn repeated(ir: &mut Ir<'_>, x: Port, each: usize, width: usize, s: &Sizes<'_>) -> Result<Port, OpError> {
     if each == 1 {
         return Ok(x);
     }
     let x = ir.unsqueeze(x, &[2])?;
-    let times = ir.i64s(&[1, 1, wide(each), 1, 1])?;
-    let x = ir.layer("Tile", "opset1", &[], &[x, times]);
+    let ones = ir.f32s(&[1, 1, each, 1, 1], &vec![1.0; each])?;
+    let x = ir.binary("Multiply", x, ones);
     ir.reshape(x, &[Len::Same, Len::Fixed(s.heads), Len::Rest, Len::Fixed(width)])
 }
 
