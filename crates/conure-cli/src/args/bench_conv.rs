@@ -8,7 +8,8 @@ use clap::Args;
 #[command(
     after_help = "Examples:\n  conure bench conv --json\n  conure bench conv --case whisper --turns 20\n\n\
     Both forms of a case take turns; times are medians, the ratio is the median of the turns' ratios. Both are held to the \
-    reference of the f32 form: a result that is off is an error."
+    reference of the f32 form: a result that is off is an error. On OpenVINO a third form is measured, im2col by OpenVINO's operation for patches as an \
+    op-by-op lowering has it, where Conure writes slices; its ratio is to the fused form too."
 )]
 pub struct BenchConvArgs {
     /// Only cases whose name contains this

@@ -36,12 +36,18 @@ pub fn run(args: &BenchConvArgs, cancel: &Arc<AtomicBool>) -> Result<(), Failure
 
 fn table(figures: &[ConvFigure]) -> String {
     let mut text =
-        format!("{:28} {:>11} {:>11} {:>7} {:>9}\n", "case", "im2col ms", "fused ms", "ratio", "nmse");
+        format!("{:28} {:>11} {:>11} {:>7} {:>9}", "case", "im2col ms", "fused ms", "ratio", "nmse");
+    let third = figures.iter().any(|f| f.op_by_op_ms.is_some());
+    text.push_str(if third { "  op by op ms   ratio\n" } else { "\n" });
     for f in figures {
         text.push_str(&format!(
-            "{:28} {:11.3} {:11.3} {:7.2} {:9.1e}\n",
+            "{:28} {:11.3} {:11.3} {:7.2} {:9.1e}",
             f.case, f.im2col_ms, f.fused_ms, f.ratio, f.nmse
         ));
+        if let (Some(ms), Some(ratio)) = (f.op_by_op_ms, f.op_by_op_ratio) {
+            text.push_str(&format!("  {ms:11.3} {ratio:7.2}"));
+        }
+        text.push('\n');
     }
     text
 }

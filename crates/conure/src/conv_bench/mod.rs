@@ -4,8 +4,10 @@ mod cases;
 
 use crate::error::Error;
 use cases::{Built, CASES};
+use conure_graph::openvino::OpenVinoOptions;
 use conure_graph::{Graph, GraphError, Passes, Program, Registry, Session, run_reference};
 use conure_kernels::{Cpu, Threads};
+use conure_ops::openvino::Choices;
 use conure_speech::SpeechError;
 use conure_tensor::{Bindings, TensorView};
 use serde::Serialize;
@@ -46,6 +48,13 @@ pub struct ConvFigure {
     pub im2col_ms: f64,
     /// Milliseconds of the graph after the passes, likewise.
     pub fused_ms: f64,
+    /// Milliseconds of the graph as it is written, each op by itself as an op-by-op lowering to the device gives it, where that
+    /// differs from what Conure makes of im2col: on OpenVINO, whose operation for patches is slow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub op_by_op_ms: Option<f64>,
+    /// The median over the turns of that time by the fused form's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub op_by_op_ratio: Option<f64>,
     /// The median over the turns of im2col's time by the fused form's: what fusing gains.
     pub ratio: f64,
     /// Squared error over squared size, against the f32 reference, of the form that is further off.
@@ -61,6 +70,9 @@ pub struct ConvFigure {
 /// A device that is not there; a result that is too far from the reference; cancellation.
 pub fn bench_convolutions(options: &ConvBench) -> Result<Vec<ConvFigure>, Error> {
     let device = Registry::probe().pick(options.device.as_deref())?;
+    let set = OpenVinoOptions::from_env();
+    let choices = Choices { extract_patches: true, ..set.choices };
+    let op_by_op = Registry::probe_with(OpenVinoOptions { choices, ..set }).pick(Some(device.name()))?;
     let threads = options.threads.map(|n| n.min(Threads::default_count().max(1)));
     let cpu = Arc::new(Cpu::detect(threads).map_err(SpeechError::from)?);
     let wanted = |name: &str| options.only.as_ref().is_none_or(|part| name.contains(part.as_str()));
@@ -72,10 +84,14 @@ pub fn bench_convolutions(options: &ConvBench) -> Result<Vec<ConvFigure>, Error>
             let program = Program::with_passes(graph, &passes.for_device(&device))?;
             Session::on(program, &device, cpu.clone())
         };
-        let mut forms = [
+        let mut forms = vec![
             session(&Passes::none(), built.graph.clone())?,
             session(&Passes::default(), built.graph.clone())?,
         ];
+        if device.name().starts_with("openvino:") {
+            let program = Program::with_passes(built.graph.clone(), &Passes::none().for_device(&op_by_op))?;
+            forms.push(Session::on(program, &op_by_op, cpu.clone())?);
+        }
         let input = built.input.view();
         let inputs = [("x", input)];
         let mut nmse = 0.0f64;
@@ -89,14 +105,19 @@ pub fn bench_convolutions(options: &ConvBench) -> Result<Vec<ConvFigure>, Error>
             return Err(GraphError::Build { what }.into());
         }
         let times = turns(&mut forms, &inputs, options)?;
-        let ratios = times.iter().map(|[a, b]| a / b).collect();
+        let of = |form: usize| move |turn: &Vec<f64>| turn.get(form).copied().unwrap_or(f64::NAN);
+        let all = |form: usize| median(times.iter().map(of(form)).collect());
+        let gain = |form: usize| median(times.iter().map(|t| of(form)(t) / of(1)(t)).collect());
+        let third = forms.len() > 2;
         figures.push(ConvFigure {
             case: case.name.to_owned(),
             device: device.name().to_owned(),
             threads: cpu.threads().count(),
-            im2col_ms: median(times.iter().map(|t| t[0]).collect()),
-            fused_ms: median(times.iter().map(|t| t[1]).collect()),
-            ratio: median(ratios),
+            im2col_ms: all(0),
+            fused_ms: all(1),
+            op_by_op_ms: third.then(|| all(2)),
+            op_by_op_ratio: third.then(|| gain(2)),
+            ratio: gain(0),
             nmse,
         });
     }
@@ -124,10 +145,10 @@ fn error_of(found: &TensorView<'_>, reference: &[f32]) -> Result<f64, GraphError
 
 /// Milliseconds of each form in each turn.
 fn turns(
-    forms: &mut [Session; 2],
+    forms: &mut [Session],
     inputs: &[(&str, TensorView<'_>)],
     options: &ConvBench,
-) -> Result<Vec<[f64; 2]>, Error> {
+) -> Result<Vec<Vec<f64>>, Error> {
     let begin = Instant::now();
     let mut times = Vec::new();
     let more = |done: usize| match options.turns {
@@ -138,11 +159,11 @@ fn turns(
         if options.cancel.as_ref().is_some_and(|c| c.load(Ordering::Relaxed)) {
             return Err(GraphError::Cancelled.into());
         }
-        let mut turn = [0.0; 2];
-        for (session, ms) in forms.iter_mut().zip(&mut turn) {
+        let mut turn = Vec::with_capacity(forms.len());
+        for session in forms.iter_mut() {
             let start = Instant::now();
             session.run(&Bindings::new(), inputs)?;
-            *ms = start.elapsed().as_secs_f64() * 1e3;
+            turn.push(start.elapsed().as_secs_f64() * 1e3);
         }
         times.push(turn);
     }
