@@ -51,11 +51,50 @@ const VARIANTS: [Variant; 7] = [
     Variant { target: TargetType::Q4K, precision: "fast" },
 ];
 
+/// What OpenVINO's devices are measured with besides.
+const OPENVINO: [Variant; 2] = [
+    Variant { target: TargetType::F32, precision: "bf16" },
+    Variant { target: TargetType::Q8_0, precision: "bf16" },
+];
+
 impl Variant {
     fn name(&self) -> String {
         let name = self.target.dtype().name();
         let quantised = self.target.dtype().is_quantised();
-        if quantised && self.precision == "exact" { format!("{name} exact") } else { name.to_owned() }
+        match self.precision {
+            "exact" if quantised => format!("{name} exact"),
+            "bf16" => format!("{name} in bf16"),
+            _ => name.to_owned(),
+        }
+    }
+}
+
+/// The program under test, the device it is to compute on, and what is measured there.
+struct Bench {
+    program: PathBuf,
+    device: Option<String>,
+    variants: Vec<Variant>,
+}
+
+impl Bench {
+    fn new(program: PathBuf, device: Option<String>) -> Bench {
+        let more = device.as_ref().is_some_and(|name| name.starts_with("openvino"));
+        let variants = VARIANTS.into_iter().chain(OPENVINO.into_iter().filter(|_| more)).collect();
+        Bench { program, device, variants }
+    }
+
+    /// The program with a command that runs a model.
+    fn command(&self, name: &str, variant: &Variant) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg(name);
+        if let Some(device) = &self.device {
+            command.args(["--device", device]);
+        }
+        match variant.precision {
+            "bf16" => command.env("CONURE_OPENVINO_PRECISION", "bf16"),
+            precision => command.args(["--precision", precision]),
+        };
+        command
     }
 }
 
@@ -114,11 +153,13 @@ fn same_words(a: &str, b: &str) -> bool {
     a.split_whitespace().eq(b.split_whitespace())
 }
 
-/// `cargo xtask wer [--release] [MODEL.gguf]`.
+/// `cargo xtask wer [--release] [--program CONURE] [--device NAME] [MODEL.gguf]`.
 ///
 /// # Errors
 /// A model that cannot be used, a clip that cannot be transcribed.
 pub fn run(args: &[String]) -> Result<()> {
+    let mut args = args.to_vec();
+    let (device, given) = (taken(&mut args, "--device")?, taken(&mut args, "--program")?);
     let (flags, models): (Vec<&String>, Vec<&String>) = args.iter().partition(|a| a.starts_with("--"));
     if let Some(unknown) = flags.iter().find(|f| f.as_str() != "--release") {
         bail!("`cargo xtask wer` does not know {unknown}");
@@ -128,7 +169,11 @@ pub fn run(args: &[String]) -> Result<()> {
         [model] => PathBuf::from(model),
         _ => bail!("give at most one model"),
     };
-    let program = program(!flags.is_empty())?;
+    let program = match given {
+        Some(program) => PathBuf::from(program),
+        None => program(!flags.is_empty())?,
+    };
+    let bench = Bench::new(program, device);
     let clips = clips()?;
     let folder = root().join("target/wer");
     std::fs::create_dir_all(&folder)?;
@@ -136,17 +181,17 @@ pub fn run(args: &[String]) -> Result<()> {
     let mut said: BTreeMap<(String, PathBuf), String> = BTreeMap::new();
     let mut log_probs = Vec::new();
     let mut full = Vec::new();
-    for variant in &VARIANTS {
+    for variant in &bench.variants {
         let model = folder.join(format!("{}.gguf", variant.target.dtype().name()));
         store(&source, &model, &folder, variant.target)?;
-        let heads = heads(&program, &model)?;
+        let heads = heads(&bench.program, &model)?;
         for head in &heads {
-            for (set, score) in scores(&program, &model, variant, head, &clips, &folder, &mut said)? {
+            for (set, score) in scores(&bench, &model, variant, head, &clips, &folder, &mut said)? {
                 table.entry((set, head.clone())).or_default().push(score);
             }
         }
         if heads.iter().any(|head| head == "ctc") {
-            let probs = ctc_log_probs(&program, &model, variant, &clips, &folder)?;
+            let probs = ctc_log_probs(&bench, &model, variant, &clips, &folder)?;
             if full.is_empty() {
                 full = probs;
             } else {
@@ -155,20 +200,29 @@ pub fn run(args: &[String]) -> Result<()> {
             }
         }
     }
-    print!("{}", as_markdown(&table, models.is_empty()));
-    print!("\n{}", changes_as_markdown(&table));
+    print!("{}", as_markdown(&bench.variants, &table, models.is_empty()));
+    print!("\n{}", changes_as_markdown(&bench.variants, &table));
     for (name, change) in log_probs {
         println!("largest change of a CTC log-prob on `{COMPARED}*`, {name}: {change:.2e}");
     }
     Ok(())
 }
 
+/// Takes an option and its value out of `args`.
+fn taken(args: &mut Vec<String>, option: &str) -> Result<Option<String>> {
+    let Some(at) = args.iter().position(|a| a == option) else { return Ok(None) };
+    if at + 1 >= args.len() {
+        bail!("{option} wants a value");
+    }
+    Ok(args.drain(at..at + 2).nth(1))
+}
+
 /// What each type changes against f32, over all sets: words and error rate.
-fn changes_as_markdown(table: &BTreeMap<(String, String), Vec<Score>>) -> String {
+fn changes_as_markdown(variants: &[Variant], table: &BTreeMap<(String, String), Vec<Score>>) -> String {
     let mut text = String::from("| head | type | WER % | words changed | % |\n|---|---|--:|--:|--:|\n");
     let heads: BTreeSet<&String> = table.keys().map(|(_, head)| head).collect();
     for head in heads {
-        for (i, variant) in VARIANTS.iter().enumerate() {
+        for (i, variant) in variants.iter().enumerate() {
             let all = || table.iter().filter(|((_, h), _)| h == head).filter_map(|(_, s)| s.get(i));
             let sum = |of: fn(&Score) -> usize| all().map(of).sum::<usize>();
             let percent = |part: usize, whole: usize| 100.0 * part as f64 / whole.max(1) as f64;
@@ -185,8 +239,8 @@ fn changes_as_markdown(table: &BTreeMap<(String, String), Vec<Score>>) -> String
 }
 
 /// The table: word error rates in percent and, if `nemo`, how many hypotheses are NeMo's own.
-fn as_markdown(table: &BTreeMap<(String, String), Vec<Score>>, nemo: bool) -> String {
-    let types: Vec<String> = VARIANTS.iter().map(Variant::name).collect();
+fn as_markdown(variants: &[Variant], table: &BTreeMap<(String, String), Vec<Score>>, nemo: bool) -> String {
+    let types: Vec<String> = variants.iter().map(Variant::name).collect();
     let mut text = format!("| set | head | clips | words | {} |\n|---|---|--:|--:", types.join(" | "));
     text.push_str(&"|--:".repeat(types.len()));
     text.push_str("|\n");
@@ -238,7 +292,7 @@ fn store(source: &Path, model: &Path, folder: &Path, target: TargetType) -> Resu
 
 /// The CTC head's log-probs on the compared clips, one after the other.
 fn ctc_log_probs(
-    program: &Path,
+    bench: &Bench,
     model: &Path,
     variant: &Variant,
     clips: &[Clip],
@@ -247,9 +301,9 @@ fn ctc_log_probs(
     let mut all = Vec::new();
     let out = folder.join("log_probs.safetensors");
     for clip in clips.iter().filter(|c| c.set.starts_with(COMPARED)) {
-        let mut command = Command::new(program);
-        command.arg("capture").arg(model).arg(&clip.path).args(["--node", "ctc.log_probs", "--output"]);
-        let output = command.arg(&out).args(["--precision", variant.precision]).output()?;
+        let mut command = bench.command("capture", variant);
+        command.arg(model).arg(&clip.path).args(["--node", "ctc.log_probs", "--output"]);
+        let output = command.arg(&out).output()?;
         if !output.status.success() {
             bail!("conure capture failed: {}", String::from_utf8_lossy(&output.stderr));
         }
@@ -273,7 +327,7 @@ fn heads(program: &Path, model: &Path) -> Result<Vec<String>> {
 
 /// Transcribes every clip with one head and counts errors, by set.
 fn scores(
-    program: &Path,
+    bench: &Bench,
     model: &Path,
     variant: &Variant,
     head: &str,
@@ -289,19 +343,8 @@ fn scores(
     if stems.len() != clips.len() {
         bail!("two clips have the same name");
     }
-    let mut command = Command::new(program);
-    command.args([
-        "transcribe",
-        "--quiet",
-        "--progress",
-        "none",
-        "--output-format",
-        "json",
-        "--decoder",
-        head,
-        "--precision",
-        variant.precision,
-    ]);
+    let mut command = bench.command("transcribe", variant);
+    command.args(["--quiet", "--progress", "none", "--output-format", "json", "--decoder", head]);
     command.arg("--model").arg(model).arg("--output-dir").arg(&out).args(clips.iter().map(|c| &c.path));
     let output = command.output().context("cannot start conure")?;
     if !output.status.success() {
@@ -349,10 +392,10 @@ mod tests {
         let score = |errors, as_nemo| Score { clips: 2, words: 40, errors, as_nemo, changed: 1, of: 50 };
         let table =
             BTreeMap::from([(("a".into(), "ctc".into()), vec![score(3, 2), score(3, 2), score(4, 1)])]);
-        let line = |nemo| as_markdown(&table, nemo).lines().last().unwrap().to_owned();
+        let line = |nemo| as_markdown(&VARIANTS, &table, nemo).lines().last().unwrap().to_owned();
         assert_eq!(line(true), "| a | ctc | 2 | 40 | 7.5 (2) | 7.5 (2) | 10.0 (1) |");
         assert_eq!(line(false), "| a | ctc | 2 | 40 | 7.5 | 7.5 | 10.0 |");
-        let changes = changes_as_markdown(&table);
+        let changes = changes_as_markdown(&VARIANTS, &table);
         assert!(changes.contains("| ctc | f16 | 7.50 | 1 of 50 | 2.00 |"), "{changes}");
     }
 
