@@ -182,8 +182,8 @@ impl Decoder {
             logits = g.apply(Scale { factor: cap }, &[logits])?;
         }
         g.output("logits", logits);
-        // Of one sequence: `wanted` counts rows of all, which padding would move.
-        if cache.items == 1 {
+        // Of one sequence: `wanted` counts rows of all, which padding would move. Recurrent states take in whatever a run holds.
+        if cache.items == 1 && c.recurrent.is_none() {
             g.may_pad(T);
             g.may_pad(R);
         }
