@@ -81,7 +81,7 @@ impl LanguageBatch {
     /// # Errors
     /// No tokens, tokens that the model does not know, more than there is room for; options that make no sense.
     pub fn add(&mut self, ids: &[u32], options: &GenerateOptions) -> Result<u64, LanguageError> {
-        let chooser = Chooser::new(options)?;
+        let chooser = Chooser::new(&self.model, options)?;
         self.prompts.check_prompt(ids)?;
         let number = self.next;
         self.next += 1;
@@ -136,7 +136,7 @@ impl LanguageBatch {
         let Request { number, ids, mut chooser } = request;
         self.prompts.read_prompt(&ids)?;
         self.session.copy_state_rows(place, self.prompts.graph_session(), ids.len())?;
-        let piece = chooser.choose(&self.model, self.prompts.logits()?, &ids, self.prompts.context());
+        let piece = chooser.choose(&self.model, self.prompts.logits()?, &ids, self.prompts.context())?;
         let finish = chooser.finish;
         if finish.is_none() {
             let sequence = Sequence { number, chooser, seen: ids, last: piece.id };
@@ -180,7 +180,7 @@ impl LanguageBatch {
             sequence.seen.push(sequence.last);
             let request = sequence.number;
             let piece = if row.first().is_some_and(|l| l.is_finite()) {
-                Ok(sequence.chooser.choose(&self.model, row, &sequence.seen, context))
+                sequence.chooser.choose(&self.model, row, &sequence.seen, context)
             } else {
                 Err(LanguageError::NotFinite { position: sequence.seen.len() - 1 })
             };

@@ -64,6 +64,12 @@ pub enum LanguageError {
         /// What was expected.
         expected: &'static str,
     },
+    /// A grammar cannot be used, or not be kept within.
+    #[error("the grammar cannot be used: {reason}")]
+    Grammar {
+        /// Why.
+        reason: String,
+    },
     /// The model computed what is no number.
     #[error(
         "the logits after token {position} are no numbers; the file may be damaged, or its weights too large for their type"

@@ -1,6 +1,7 @@
 //! Continuing a prompt, piece by piece.
 
 use crate::error::LanguageError;
+use crate::grammar::{Constraint, Grammar};
 use crate::model::LanguageModel;
 use crate::sampler::{Sampler, Sampling, likeliest, log_probability};
 use crate::session::LanguageSession;
@@ -18,8 +19,11 @@ pub struct GenerateOptions {
     pub sampling: Sampling,
     /// Texts that end it; they are not part of what is given out.
     pub stop: Vec<String>,
-    /// Whether to go on when the model ends.
+    /// Whether to go on when the model ends; where a grammar lets it end only there, it ends.
     pub ignore_end: bool,
+    /// What the text must be: no token is chosen that cannot lead there. A text that is complete ends. Limits on tokens and stop
+    /// texts may end it before.
+    pub grammar: Option<Grammar>,
     /// Whether probabilities are wanted, and of how many of the likeliest tokens besides the chosen one.
     pub logprobs: Option<usize>,
 }
@@ -42,7 +46,7 @@ pub struct Piece {
     pub id: u32,
     /// Text; empty while characters are incomplete or a stop text may be coming.
     pub text: String,
-    /// The logarithm of its probability, if asked for.
+    /// The logarithm of its probability, if asked for: the model's, whatever a grammar leaves.
     pub logprob: Option<f32>,
     /// The likeliest tokens with the logarithms of their probabilities, if asked for.
     pub top: Vec<(u32, f32)>,
@@ -70,14 +74,19 @@ pub(crate) struct Chooser {
     sampler: Sampler,
     stops: Stops,
     text: TextStream,
+    constraint: Option<Constraint>,
+    /// The logits that a constraint leaves.
+    masked: Vec<f32>,
     /// Tokens chosen so far.
     generated: usize,
     pub(crate) finish: Option<Finish>,
 }
 
 impl Chooser {
-    pub(crate) fn new(options: &GenerateOptions) -> Result<Chooser, LanguageError> {
+    pub(crate) fn new(model: &LanguageModel, options: &GenerateOptions) -> Result<Chooser, LanguageError> {
         Ok(Chooser {
+            constraint: options.grammar.as_ref().map(|g| model.constraint(g)).transpose()?,
+            masked: Vec::new(),
             sampler: Sampler::new(&options.sampling)?,
             options: options.clone(),
             stops: Stops::new(&options.stop),
@@ -87,23 +96,43 @@ impl Chooser {
         })
     }
 
+    /// A token that may come after `seen`, and whether a grammar says that the text is complete with it.
+    fn next(
+        &mut self,
+        model: &LanguageModel,
+        logits: &[f32],
+        seen: &[u32],
+    ) -> Result<(u32, bool), LanguageError> {
+        let Some(constraint) = &mut self.constraint else {
+            return Ok((self.sampler.sample(model.cpu(), logits, seen), false));
+        };
+        self.masked.clear();
+        self.masked.extend_from_slice(logits);
+        constraint.mask(&mut self.masked)?;
+        let id = self.sampler.sample(model.cpu(), &self.masked, seen);
+        Ok((id, constraint.accept(id)?))
+    }
+
     /// The token after `seen`, whose last has these logits; whether there is room for it says `context`.
+    ///
+    /// # Errors
+    /// A grammar that cannot be kept within.
     pub(crate) fn choose(
         &mut self,
         model: &LanguageModel,
         logits: &[f32],
         seen: &[u32],
         context: usize,
-    ) -> Piece {
-        let id = self.sampler.sample(model.cpu(), logits, seen);
+    ) -> Result<Piece, LanguageError> {
+        let (id, complete) = self.next(model, logits, seen)?;
         let logprob = self.options.logprobs.map(|_| log_probability(logits, id));
         let top = self.options.logprobs.map_or(Vec::new(), |count| likeliest(logits, count));
         self.generated += 1;
-        let ended = !self.options.ignore_end && model.tokenizer().is_end(id);
+        let ended = (complete || !self.options.ignore_end) && model.tokenizer().is_end(id);
         let mut text = if ended { String::new() } else { self.text.push(model.tokenizer(), id) };
         let (shown, stopped) = self.stops.push(text);
         text = shown;
-        if ended || stopped {
+        if ended || stopped || complete {
             self.finish = Some(Finish::Stop);
         } else if self.options.max_tokens.is_some_and(|most| self.generated >= most) {
             self.finish = Some(Finish::Length);
@@ -113,7 +142,7 @@ impl Chooser {
         if self.finish.is_some() && !stopped {
             text.push_str(&self.rest());
         }
-        Piece { id, text, logprob, top }
+        Ok(Piece { id, text, logprob, top })
     }
 
     /// What was held back, at the end.
@@ -143,7 +172,7 @@ impl<'s> Generation<'s> {
         ids: &[u32],
         options: &GenerateOptions,
     ) -> Result<Generation<'s>, LanguageError> {
-        let chooser = Chooser::new(options)?;
+        let chooser = Chooser::new(session.model(), options)?;
         let begun = Instant::now();
         let reused = session.read_prompt(ids)?;
         let timings = Timings {
@@ -177,7 +206,8 @@ impl<'s> Generation<'s> {
             self.session.read(&[last])?;
         }
         let logits = self.session.logits()?;
-        let piece = self.chooser.choose(&self.model, logits, self.session.tokens(), self.session.context());
+        let piece =
+            self.chooser.choose(&self.model, logits, self.session.tokens(), self.session.context())?;
         if self.last.replace(piece.id).is_some() {
             self.timings.generate_time += begun.elapsed();
         }

@@ -6,6 +6,7 @@
 mod batch;
 mod error;
 mod generate;
+mod grammar;
 mod model;
 mod perplexity;
 mod sampler;
@@ -15,6 +16,7 @@ mod stops;
 pub use batch::{BatchPiece, LanguageBatch};
 pub use error::LanguageError;
 pub use generate::{Finish, GenerateOptions, Generation, Piece, Timings};
+pub use grammar::Grammar;
 pub use model::{LanguageModel, SessionOptions};
 pub use perplexity::{Perplexity, perplexity};
 pub use sampler::Sampling;

@@ -2,6 +2,7 @@
 
 use crate::batch::LanguageBatch;
 use crate::error::LanguageError;
+use crate::grammar::{Constraint, Constraints, Grammar};
 use crate::session::LanguageSession;
 use conure_gguf::GgufFile;
 use conure_graph::{Device, Program, Session};
@@ -22,6 +23,7 @@ const MOST_PLACES: usize = 4096;
 pub struct LanguageModel {
     decoder: Decoder,
     tokenizer: Tokenizer,
+    constraints: Constraints,
     device: Device,
     cpu: Arc<Cpu>,
     file: Arc<GgufFile>,
@@ -61,7 +63,8 @@ impl LanguageModel {
         if tokens > rows {
             return Err(LanguageError::Vocabulary { origin: origin.to_owned(), tokens, rows });
         }
-        Ok(LanguageModel { decoder, tokenizer, device, cpu, file, origin: origin.to_owned() })
+        let (constraints, origin) = (Constraints::default(), origin.to_owned());
+        Ok(LanguageModel { decoder, tokenizer, constraints, device, cpu, file, origin })
     }
 
     /// Its sizes and kinds.
@@ -72,6 +75,11 @@ impl LanguageModel {
     /// Its tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
+    }
+
+    /// What keeps a text within `grammar`.
+    pub(crate) fn constraint(&self, grammar: &Grammar) -> Result<Constraint, LanguageError> {
+        self.constraints.start(&self.tokenizer, grammar)
     }
 
     /// The chat template of the file.

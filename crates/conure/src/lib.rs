@@ -30,7 +30,7 @@ pub use conure_graph::{Compilations, DeviceInfo, Drawing, Passes, Placement, dev
 pub use conure_kernels::roofline::Roofline;
 pub use conure_kernels::{Precision, ThreadBudget};
 pub use conure_language::{
-    BatchPiece, Finish, GenerateOptions, Generation, LanguageBatch, LanguageError, LanguageSession,
+    BatchPiece, Finish, GenerateOptions, Generation, Grammar, LanguageBatch, LanguageError, LanguageSession,
     Perplexity, Piece, Sampling, SessionOptions, Timings, perplexity,
 };
 pub use conure_speech::result::{Alternative, Segment, TokenInfo, Transcript, Word};

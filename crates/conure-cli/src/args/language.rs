@@ -81,6 +81,24 @@ pub struct SamplingArgs {
     pub seed: Option<u64>,
 }
 
+/// What a text must be.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Form of the text (in builds with the feature grammar)")]
+#[group(multiple = false, id = "form")]
+pub struct GrammarArgs {
+    /// JSON that this JSON schema describes: the schema itself, or a file with it
+    #[arg(long, value_name = "SCHEMA|FILE")]
+    pub json_schema: Option<String>,
+
+    /// What the grammar in this file derives from `start`; llguidance's variant of Lark
+    #[arg(long, value_name = "FILE")]
+    pub grammar: Option<PathBuf>,
+
+    /// What this regular expression matches
+    #[arg(long, value_name = "PATTERN")]
+    pub regex: Option<String>,
+}
+
 /// `conure generate`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
@@ -106,6 +124,10 @@ pub struct GenerateArgs {
     /// Go on when the model ends
     #[arg(long)]
     pub ignore_eos: bool,
+
+    /// What the text must be.
+    #[command(flatten)]
+    pub grammar: GrammarArgs,
 
     /// As JSON: prompt_ids, ids, text, logprobs, finish, seed, timings
     #[arg(long)]

@@ -15,7 +15,9 @@ pub use inspect::{
     BenchArgs, BenchCommand, ByArg, GraphArgs, LengthsArgs, LoadArgs, MeasureArgs, PartArg, ProfileArgs,
     RooflineArgs, StartupArgs, StepArgs,
 };
-pub use language::{CacheArg, ChatArgs, GenerateArgs, PerplexityArgs, SamplingArgs, TextArgs, TokenizeArgs};
+pub use language::{
+    CacheArg, ChatArgs, GenerateArgs, GrammarArgs, PerplexityArgs, SamplingArgs, TextArgs, TokenizeArgs,
+};
 pub use listen::{ListenArgs, LiveFormatArg, PaceArg};
 pub use openvino::{CacheArgs, CacheCommand, DevicesArgs, OpenVinoArgs};
 pub use search::SearchArgs;

@@ -1,12 +1,13 @@
 //! `conure generate`.
 
 use super::{language, model};
-use crate::args::{GenerateArgs, SamplingArgs};
+use crate::args::{GenerateArgs, GrammarArgs, SamplingArgs};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::output::{note, to_stdout};
-use conure::{Error, Finish, GenerateOptions, Generation, Sampling, SessionOptions, Timings};
+use conure::{Error, Finish, GenerateOptions, Generation, Grammar, Sampling, SessionOptions, Timings};
 use serde_json::json;
+use std::path::Path;
 
 /// Continues a text.
 ///
@@ -15,6 +16,7 @@ use serde_json::json;
 pub fn run(args: &GenerateArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     let what = "cannot continue the text";
     let text = language::text(&args.text, interrupt)?;
+    let grammar = grammar(&args.grammar, interrupt)?;
     let loaded = language::load(&args.model, &args.compute)?;
     let failed = |e: conure::LanguageError| model::failed(what, Error::from(e));
     let options =
@@ -28,6 +30,7 @@ pub fn run(args: &GenerateArgs, interrupt: &Interrupt) -> Result<(), Failure> {
             sampling: sampling(&args.sampling),
             stop: args.stop.clone(),
             ignore_end: args.ignore_eos,
+            grammar: grammar.clone(),
             logprobs: args.logprobs,
         };
         let mut generation = session.generate_ids(&prompt, &options).map_err(failed)?;
@@ -36,6 +39,19 @@ pub fn run(args: &GenerateArgs, interrupt: &Interrupt) -> Result<(), Failure> {
         }
         show(&mut generation, interrupt)
     })
+}
+
+/// What the text must be, as the options say. A schema begins with a brace, or is a truth value; else a file has it.
+fn grammar(args: &GrammarArgs, interrupt: &Interrupt) -> Result<Option<Grammar>, Failure> {
+    if let Some(schema) = &args.json_schema {
+        let itself = schema.trim_start().starts_with('{') || matches!(schema.trim(), "true" | "false");
+        let text = if itself { schema.clone() } else { language::read(Path::new(schema), interrupt)? };
+        return Ok(Some(Grammar::JsonSchema(text)));
+    }
+    if let Some(path) = &args.grammar {
+        return Ok(Some(Grammar::Lark(language::read(path, interrupt)?)));
+    }
+    Ok(args.regex.clone().map(Grammar::Regex))
 }
 
 /// Shows pieces as they come. Ctrl-C ends the text.
