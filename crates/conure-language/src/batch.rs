@@ -3,7 +3,7 @@
 use crate::error::LanguageError;
 use crate::generate::{Chooser, Finish, GenerateOptions, Piece};
 use crate::model::LanguageModel;
-use crate::session::{LanguageSession, tensor_error, view};
+use crate::session::{LanguageSession, shifted, tensor_error, view};
 use conure_graph::Session;
 use conure_models::decoder::{ROWS, SEQUENCES, TOKENS};
 use conure_tensor::Bindings;
@@ -83,6 +83,7 @@ impl LanguageBatch {
     pub fn add(&mut self, ids: &[u32], options: &GenerateOptions) -> Result<u64, LanguageError> {
         let chooser = Chooser::new(&self.model, options)?;
         self.prompts.check_prompt(ids)?;
+        self.prompts.check_shift(options.context_shift)?;
         let number = self.next;
         self.next += 1;
         self.waiting.push_back(Request { number, ids: ids.to_vec(), chooser });
@@ -146,8 +147,25 @@ impl LanguageBatch {
         Ok(())
     }
 
+    /// Makes room in the texts that fill their context and are to go on: what they keep is read again like a prompt.
+    fn shift(&mut self) -> Result<(), LanguageError> {
+        for (i, place) in self.places.iter_mut().enumerate() {
+            let Some(sequence) = place else { continue };
+            if let Some(keep) = sequence.chooser.shift_of(&sequence.seen, self.prompts.context()) {
+                let kept = shifted(&sequence.seen, keep);
+                if !kept.is_empty() {
+                    self.prompts.read_prompt(&kept)?;
+                    self.session.copy_state_rows(i, self.prompts.graph_session(), kept.len())?;
+                }
+                sequence.seen = kept;
+            }
+        }
+        Ok(())
+    }
+
     /// Reads the last token of every text, and chooses the next.
     fn decode(&mut self, pieces: &mut Vec<BatchPiece>) -> Result<(), LanguageError> {
+        self.shift()?;
         let Some(last) = self.places.iter().rposition(Option::is_some) else { return Ok(()) };
         let count = last + 1;
         self.tokens.clear();

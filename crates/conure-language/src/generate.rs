@@ -21,6 +21,9 @@ pub struct GenerateOptions {
     pub stop: Vec<String>,
     /// Whether to go on when the model ends; where a grammar lets it end only there, it ends.
     pub ignore_end: bool,
+    /// What happens where the context is full: `None` ends the text; a number keeps so many of the first tokens, BOS included, forgets
+    /// the earlier half of the others, and goes on ([`LanguageSession::shift`]). A prompt must fit all the same.
+    pub context_shift: Option<usize>,
     /// What the text must be: no token is chosen that cannot lead there. A text that is complete ends. Limits on tokens and stop
     /// texts may end it before.
     pub grammar: Option<Grammar>,
@@ -65,6 +68,8 @@ pub struct Timings {
     pub generated: usize,
     /// The time for all of them but the first, which comes with the prompt.
     pub generate_time: Duration,
+    /// How often a full context was shifted.
+    pub shifts: usize,
 }
 
 /// How one text is continued: what chooses its tokens, and makes text of them.
@@ -136,13 +141,18 @@ impl Chooser {
             self.finish = Some(Finish::Stop);
         } else if self.options.max_tokens.is_some_and(|most| self.generated >= most) {
             self.finish = Some(Finish::Length);
-        } else if seen.len() >= context {
+        } else if seen.len() >= context && self.options.context_shift.is_none() {
             self.finish = Some(Finish::ContextFull);
         }
         if self.finish.is_some() && !stopped {
             text.push_str(&self.rest());
         }
         Ok(Piece { id, text, logprob, top })
+    }
+
+    /// How many of the first tokens stay where `seen` fills the context and it is to be shifted.
+    pub(crate) fn shift_of(&self, seen: &[u32], context: usize) -> Option<usize> {
+        self.options.context_shift.filter(|_| seen.len() >= context)
     }
 
     /// What was held back, at the end.
@@ -173,6 +183,7 @@ impl<'s> Generation<'s> {
         options: &GenerateOptions,
     ) -> Result<Generation<'s>, LanguageError> {
         let chooser = Chooser::new(session.model(), options)?;
+        session.check_shift(options.context_shift)?;
         let begun = Instant::now();
         let reused = session.read_prompt(ids)?;
         let timings = Timings {
@@ -203,6 +214,10 @@ impl<'s> Generation<'s> {
     fn step(&mut self) -> Result<Piece, LanguageError> {
         let begun = Instant::now();
         if let Some(last) = self.last {
+            if let Some(keep) = self.chooser.shift_of(self.session.tokens(), self.session.context()) {
+                self.session.shift(keep)?;
+                self.timings.shifts += 1;
+            }
             self.session.read(&[last])?;
         }
         let logits = self.session.logits()?;

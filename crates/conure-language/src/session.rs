@@ -89,6 +89,19 @@ impl LanguageSession {
         self.seen.truncate(count);
     }
 
+    /// Makes room: keeps the first `keep` tokens, BOS included, and the later half of the others, which are read again at their new
+    /// places, so that all is as if nothing else had ever been read.
+    ///
+    /// # Errors
+    /// What reading says: then less may be kept.
+    pub fn shift(&mut self, keep: usize) -> Result<(), LanguageError> {
+        let kept = shifted(&self.seen, keep);
+        self.rewind(keep);
+        self.catch_up()?;
+        let from = self.seen.len();
+        kept[from..].chunks(CHUNK).try_for_each(|chunk| self.run(chunk, None, &[]))
+    }
+
     /// Bytes of the arena and of the cache; of the cache, what was never written is not there yet.
     pub fn memory(&self) -> (usize, usize) {
         (self.session.arena_bytes(), self.session.state_bytes())
@@ -263,6 +276,18 @@ impl LanguageSession {
         Generation::start(self, ids, options)
     }
 
+    /// Whether a full context can be shifted so that `keep` tokens stay.
+    pub(crate) fn check_shift(&self, keep: Option<usize>) -> Result<(), LanguageError> {
+        match keep {
+            Some(keep) if keep >= self.capacity => Err(LanguageError::Option {
+                option: "what a context shift keeps",
+                found: format!("{keep} tokens"),
+                expected: "less than the context has room for",
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether `ids` can be read from the beginning.
     pub(crate) fn check_prompt(&self, ids: &[u32]) -> Result<(), LanguageError> {
         if ids.is_empty() { Err(LanguageError::EmptyPrompt) } else { self.check(0, ids) }
@@ -290,6 +315,12 @@ impl LanguageSession {
         self.rewind(if again && self.model.config().recurrent.is_some() { 0 } else { kept });
         self.seen.len()
     }
+}
+
+/// The first `keep` tokens, and the later half of the others.
+pub(crate) fn shifted(seen: &[u32], keep: usize) -> Vec<u32> {
+    let (first, rest) = seen.split_at(keep.min(seen.len()));
+    [first, &rest[rest.len().div_ceil(2)..]].concat()
 }
 
 /// i32 of this shape.

@@ -351,6 +351,56 @@ fn recurrent_layers_go_back_by_reading_again() {
     }
 }
 
+/// A text that goes on where its context is full is what a session writes that never read what was forgotten.
+#[test]
+fn a_full_context_is_shifted() {
+    let dir = tempfile::tempdir().unwrap();
+    for (family, keep) in [("gemma3", 1), ("llama3", 5), ("qwen35", 0), ("qwen2", 0)] {
+        let model = model(family, &dir, "cpu");
+        let (_, mut text, _) = prompts(family).remove(0);
+        let prompt = text.clone();
+        let room = SessionOptions { context: Some(prompt.len() + 6), cache: DType::F32 };
+        let options = conure::GenerateOptions {
+            max_tokens: Some(30),
+            sampling: conure::Sampling::greedy(),
+            ignore_end: true,
+            context_shift: Some(keep),
+            ..Default::default()
+        };
+        let mut session = model.session(&room).unwrap();
+        let mut generation = session.generate_ids(&prompt, &options).unwrap();
+        let found: Vec<u32> = generation.by_ref().map(|p| p.unwrap().id).collect();
+        assert!(generation.timings().shifts >= 3, "{family}");
+        drop(generation);
+        let mut batch = model.batch(2, &room).unwrap();
+        for _ in 0..2 {
+            batch.add(&prompt, &options).unwrap();
+        }
+        let mut together = [const { Vec::new() }; 2];
+        while !batch.is_idle() {
+            for piece in batch.step().unwrap() {
+                together[piece.request as usize].extend(piece.piece.unwrap().map(|p| p.id));
+            }
+        }
+        assert_eq!(together, [found.clone(), found.clone()], "{family}");
+        for (i, &id) in found.iter().enumerate() {
+            let mut fresh = model.session(&room).unwrap();
+            let logits = fresh.read(&text).unwrap();
+            let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            // Sums in another order: of two that are as likely either may come.
+            assert!(logits[id as usize] > best - 1e-4, "{family}, token {i}");
+            if text.len() == room.context.unwrap() {
+                let rest = text.split_off(keep);
+                text.extend(&rest[rest.len().div_ceil(2)..]);
+            }
+            text.push(id);
+        }
+        let all = conure::GenerateOptions { context_shift: room.context, ..options };
+        let error = session.generate_ids(&prompt, &all).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("what a context shift keeps"), "{error}");
+    }
+}
+
 #[test]
 fn texts_that_are_continued_together_are_those_that_are_continued_alone() {
     let dir = tempfile::tempdir().unwrap();

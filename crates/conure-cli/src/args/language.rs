@@ -42,6 +42,10 @@ pub struct ContextArgs {
     /// Element type of the keys and values that are kept
     #[arg(long, value_enum, value_name = "TYPE", default_value = "f16")]
     pub cache: CacheArg,
+
+    /// Where an answer fills the context, keep the first N tokens, forget the earlier half of the others, and go on
+    #[arg(long, value_name = "N", value_parser = values::any_count, allow_negative_numbers = true)]
+    pub context_shift: Option<usize>,
 }
 
 /// How tokens are chosen.

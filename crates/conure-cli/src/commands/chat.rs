@@ -42,6 +42,7 @@ pub fn run(args: &ChatArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     session.set_cancel(Some(interrupt.flag().clone()));
     let options = GenerateOptions {
         max_tokens: args.max_tokens,
+        context_shift: args.context.context_shift,
         sampling: sampling(&args.sampling),
         ..GenerateOptions::default()
     };

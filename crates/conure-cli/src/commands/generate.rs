@@ -30,6 +30,7 @@ pub fn run(args: &GenerateArgs, interrupt: &Interrupt) -> Result<(), Failure> {
             sampling: sampling(&args.sampling),
             stop: args.stop.clone(),
             ignore_end: args.ignore_eos,
+            context_shift: args.context.context_shift,
             grammar: grammar.clone(),
             logprobs: args.logprobs,
         };
@@ -80,7 +81,7 @@ fn show(generation: &mut Generation<'_>, interrupt: &Interrupt) -> Result<(), Fa
         return Err(model::failed("cannot continue the text", Error::from(error)));
     }
     if generation.finish() == Some(Finish::ContextFull) {
-        note("the context is full; --context gives more room");
+        note("the context is full; --context gives more room, --context-shift forgets what is old");
     }
     Ok(())
 }
@@ -125,6 +126,7 @@ fn timings(t: &Timings) -> serde_json::Value {
         "generated_tokens": t.generated,
         // The first token comes with the prompt.
         "generate_seconds": generate,
+        "context_shifts": t.shifts,
         "generated_tokens_per_second": rate(t.generated.saturating_sub(1), generate),
     })
 }
