@@ -43,6 +43,11 @@ impl Device {
         Device { info: backend.info(), backend: Some(backend) }
     }
 
+    /// Whether it is the CPU alone.
+    pub fn is_cpu(&self) -> bool {
+        self.backend.is_none()
+    }
+
     /// What it is.
     pub fn info(&self) -> &DeviceInfo {
         &self.info

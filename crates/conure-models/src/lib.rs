@@ -14,6 +14,6 @@ mod source;
 
 pub use decoder::{CacheSpec, Decoder, DecoderConfig};
 pub use error::ModelError;
-pub use parakeet::{Attention, Parakeet, ParakeetConfig, StreamingConfig};
+pub use parakeet::{Attention, Parakeet, ParakeetConfig, StreamingConfig, TabulatedPredictor};
 pub use silero::{Silero, SileroConfig};
 pub use source::GgufWeights;

@@ -212,7 +212,7 @@ fn step(config: &SileroConfig, weights: &Arc<Weights>) -> Result<Graph, GraphErr
         let [x, hidden, cell] = inputs;
         let (w_ih, w_hh) = (g.weight("weight_ih", &[4 * h, h])?, g.weight("weight_hh", &[4 * h, h])?);
         let (b_ih, b_hh) = (g.weight("bias_ih", &[4 * h])?, g.weight("bias_hh", &[4 * h])?);
-        g.apply_all(LstmCell, &[x, hidden, cell, w_ih, w_hh, b_ih, b_hh])
+        g.apply_all(LstmCell::default(), &[x, hidden, cell, w_ih, w_hh, b_ih, b_hh])
     })?;
     let [hidden, cell] = next.as_slice() else {
         return Err(GraphError::Build { what: "lstm_cell has two outputs".into() });

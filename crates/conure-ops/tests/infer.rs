@@ -169,10 +169,15 @@ fn lstm() {
     let inputs = |hidden: &[usize], bias: usize| {
         [state(320), state(640), state(640), w(&[2560, 320]), w(hidden), w(&[bias]), w(&[2560])]
     };
-    check(LstmCell, &inputs(&[2560, 640], 2560), "f32 [B, D 640] and f32 [B, D 640]");
-    check(LstmCell, &inputs(&[2560, 320], 2560), "lstm_cell: H differs (640 vs 320)");
-    check(LstmCell, &inputs(&[640, 640], 2560), "lstm_cell: 4H differs (2560 vs 640)");
-    check(LstmCell, &inputs(&[2560, 640], 640), "lstm_cell: 4H differs (2560 vs 640)");
+    let cell = LstmCell::default();
+    check(cell.clone(), &inputs(&[2560, 640], 2560), "f32 [B, D 640] and f32 [B, D 640]");
+    check(cell.clone(), &inputs(&[2560, 320], 2560), "lstm_cell: H differs (640 vs 320)");
+    check(cell.clone(), &inputs(&[640, 640], 2560), "lstm_cell: 4H differs (2560 vs 640)");
+    check(cell, &inputs(&[2560, 640], 640), "lstm_cell: 4H differs (2560 vs 640)");
+    let projected = |gates: usize| [state(gates), state(640), state(640), w(&[2560, 640]), w(&[2560])];
+    let cell = LstmCell { projected: true };
+    check(cell.clone(), &projected(2560), "f32 [B, D 640] and f32 [B, D 640]");
+    check(cell, &projected(640), "lstm_cell: 4H differs (2560 vs 640)");
 }
 
 #[test]

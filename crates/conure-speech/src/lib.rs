@@ -15,6 +15,7 @@ pub mod result;
 mod split;
 mod stream;
 pub mod timing;
+mod token_gates;
 mod transcribe;
 mod transducer;
 pub mod vad;

@@ -6,6 +6,7 @@ use crate::front_end::{first_rows, log_mel, tensor_error, valid_part};
 use crate::options::{Decoder, RecogniseOptions};
 use crate::progress::{Part, Reporter, Watching};
 use crate::timing::Head;
+use crate::token_gates::TokenGates;
 use crate::transducer::TransducerSession;
 use crate::worker::{Encoded, Worker};
 use conure_audio::log_mel::{Features, LogMel};
@@ -43,6 +44,7 @@ pub struct Recogniser {
     vocabulary: Vocabulary,
     cpu: Arc<Cpu>,
     device: Device,
+    token_gates: Arc<TokenGates>,
     idle: Mutex<Vec<Worker>>,
 }
 
@@ -68,6 +70,7 @@ impl Recogniser {
             vocabulary,
             cpu,
             device,
+            token_gates: Arc::default(),
             idle: Mutex::default(),
         })
     }
@@ -306,6 +309,11 @@ impl Recogniser {
     /// Gives the memory of idle sessions back.
     pub fn shrink(&self) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.token_gates.clear();
+    }
+
+    pub(crate) fn transducer_session(&self) -> Result<TransducerSession, SpeechError> {
+        Ok(TransducerSession::new(&self.model, &self.device, &self.cpu, &self.token_gates)?)
     }
 
     pub(crate) fn take_worker(&self) -> Result<Worker, SpeechError> {
@@ -313,7 +321,7 @@ impl Recogniser {
             return Ok(worker);
         }
         let transducer = match self.model.config().transducer {
-            Some(_) => Some(TransducerSession::new(&self.model, &self.device, &self.cpu)?),
+            Some(_) => Some(self.transducer_session()?),
             None => None,
         };
         Ok(Worker {

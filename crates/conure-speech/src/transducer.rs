@@ -1,6 +1,7 @@
 //! Predictor and joint at work: on one clip or stream, or on the hypotheses of many at once.
 
 use crate::decode::{BatchTransducer, JointRow, PredictorRow, Transducer};
+use crate::token_gates::{Tabulated, TokenGates};
 use conure_graph::{Device, GraphError, Observer, Session};
 use conure_kernels::Cpu;
 use conure_models::{ModelError, Parakeet};
@@ -29,6 +30,8 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct TransducerSession {
     predictor: Session,
+    /// What goes into the predictor in place of tokens.
+    tabulated: Option<Tabulated>,
     joint: Session,
     states: Vec<State>,
     /// Widths of the predictor (P) and of the joint (J).
@@ -55,9 +58,17 @@ impl TransducerSession {
         model: &Parakeet,
         device: &Device,
         cpu: &Arc<Cpu>,
+        kept: &Arc<TokenGates>,
     ) -> Result<TransducerSession, ModelError> {
-        let predictor = Session::on(model.predictor()?, device, cpu.clone())?;
-        let joint = Session::on(model.joint()?, device, cpu.clone())?;
+        let session = |program| Session::on(program, device, cpu.clone());
+        // Another device runs the whole step in one piece; what it would save is less than what a second piece costs.
+        let (predictor, tabulated) = match model.tabulated_predictor()? {
+            Some(parts) if device.is_cpu() => {
+                (session(parts.step)?, Some(Tabulated::new(session(parts.gates)?, kept.clone())))
+            }
+            _ => (session(model.predictor()?)?, None),
+        };
+        let joint = session(model.joint()?)?;
         let (layers, hidden, width) = match &model.config().transducer {
             Some(t) => (t.pred_layers, t.pred_hidden, t.joint_hidden),
             None => (0, 0, 0),
@@ -68,6 +79,7 @@ impl TransducerSession {
             .collect();
         let mut session = TransducerSession {
             predictor,
+            tabulated,
             joint,
             states,
             hidden,
@@ -120,11 +132,13 @@ impl TransducerSession {
 
     pub(crate) fn set_cancel(&mut self, cancel: Option<Arc<AtomicBool>>) {
         self.predictor.set_cancel(cancel.clone());
+        self.tabulated.iter_mut().for_each(|t| t.set_cancel(cancel.clone()));
         self.joint.set_cancel(cancel);
     }
 
     pub(crate) fn set_observer(&mut self, observer: Option<&Arc<dyn Observer>>) {
         self.predictor.set_observer(observer.cloned());
+        self.tabulated.iter_mut().for_each(|t| t.set_observer(observer.cloned()));
         self.joint.set_observer(observer.cloned());
     }
 
@@ -137,9 +151,10 @@ impl TransducerSession {
         self.record.take().unwrap_or_default()
     }
 
-    /// Bytes of both arenas.
+    /// Bytes of all arenas.
     pub(crate) fn arena_bytes(&self) -> usize {
-        self.predictor.arena_bytes() + self.joint.arena_bytes()
+        let tabulated = self.tabulated.as_ref().map_or(0, Tabulated::arena_bytes);
+        self.predictor.arena_bytes() + tabulated + self.joint.arena_bytes()
     }
 
     /// The projected encoder frame that a row of the joint reads.
@@ -183,7 +198,14 @@ impl BatchTransducer for TransducerSession {
             }
         }
         let mut inputs = SmallVec::<[(&str, TensorView<'_>); 8]>::new();
-        inputs.push(("token", TensorView::of(&[count], &self.tokens).map_err(tensor_error)?));
+        match &mut self.tabulated {
+            None => inputs.push(("token", TensorView::of(&[count], &self.tokens).map_err(tensor_error)?)),
+            Some(tabulated) => {
+                let gates = tabulated.rows(&self.tokens)?;
+                let view = TensorView::of(&[count, 4 * hidden], gates).map_err(tensor_error)?;
+                inputs.push(("predictor.gates", view));
+            }
+        }
         for state in &self.states {
             let view = TensorView::of(&[count, hidden], &state.rows).map_err(tensor_error)?;
             inputs.push((state.input.as_str(), view));

@@ -1,11 +1,11 @@
-//! Times steps of a transducer's decoder: the predictor, and the joint.
+//! Times steps of a transducer's decoder: the predictor's part that is computed once a token, the rest of it, and the joint.
 //!
-//! `cargo run --release -p conure --example step_speed -- MODEL.gguf [THREADS]`
+//! `cargo run --release -p conure --example step_speed -- MODEL.gguf [THREADS] [fast]`
 #![allow(clippy::print_stdout)] // a program that answers its caller
 
 use conure_gguf::GgufFile;
 use conure_graph::Session;
-use conure_kernels::Cpu;
+use conure_kernels::{Cpu, Precision};
 use conure_models::Parakeet;
 use conure_tensor::{Bindings, Symbol, TensorView};
 use std::error::Error;
@@ -31,18 +31,26 @@ fn main() -> Outcome<()> {
     let threads: usize = args.next().map_or(Ok(1), |n| n.parse())?;
     let model = Parakeet::load(Arc::new(GgufFile::open(&path)?), &path)?;
     let transducer = model.config().transducer.as_ref().ok_or("no transducer")?;
-    let cpu = Arc::new(Cpu::detect(Some(threads))?);
+    let precision = if args.next().as_deref() == Some("fast") { Precision::Fast } else { Precision::Exact };
+    let cpu = Arc::new(Cpu::detect(Some(threads))?.with_precision(precision));
     let bindings = Bindings::new().with(Symbol::new("B"), 1);
-    let mut predictor = Session::new(model.predictor()?, cpu.clone())?;
+    let parts = model.tabulated_predictor()?.ok_or("no LSTM")?;
+    let mut gates = Session::new(parts.gates, cpu.clone())?;
+    let mut predictor = Session::new(parts.step, cpu.clone())?;
     let mut joint = Session::new(model.joint()?, cpu)?;
-    let state = vec![0.1f32; transducer.pred_hidden];
-    let names: Vec<String> =
-        (0..transducer.pred_layers).flat_map(|l| [format!("h{l}"), format!("c{l}")]).collect();
     let mut token = 0i32;
-    let predict = median(|| {
+    let once = median(|| {
         token = (token + 7) % model.config().vocab_size as i32;
         let token = [token];
-        let mut inputs = vec![("token", TensorView::of(&[1], &token)?)];
+        gates.run(&bindings, &[("token", TensorView::of(&[1], &token)?)])?;
+        Ok(())
+    })?;
+    let state = vec![0.1f32; transducer.pred_hidden];
+    let row = vec![0.1f32; 4 * transducer.pred_hidden];
+    let names: Vec<String> =
+        (0..transducer.pred_layers).flat_map(|l| [format!("h{l}"), format!("c{l}")]).collect();
+    let predict = median(|| {
+        let mut inputs = vec![("predictor.gates", TensorView::of(&[1, row.len()], &row)?)];
         for name in &names {
             inputs.push((name, TensorView::of(&[1, state.len()], &state)?));
         }
@@ -55,6 +63,6 @@ fn main() -> Outcome<()> {
         joint.run(&bindings, &[("joint.enc", row()?), ("joint.pred", row()?)])?;
         Ok(())
     })?;
-    println!("{threads} threads: predictor {predict:.2} us, joint {joint:.2} us");
+    println!("{threads} threads: once a token {once:.2} us, predictor {predict:.2} us, joint {joint:.2} us");
     Ok(())
 }

@@ -21,8 +21,8 @@ use crate::source::GgufWeights;
 use conure_gguf::GgufFile;
 use conure_graph::{Graph, GraphBuilder, GraphError, Passes, Program, ValueId, Weights};
 use conure_ops::{
-    Activation, AttentionMask, Binary, BinaryKind, Broadcast, Concat, Embedding, LogSoftmax, LstmCell,
-    RelPosEncoding, Scale, Slice, Unary, ValueType,
+    Activation, AttentionMask, Binary, BinaryKind, Broadcast, Concat, Embedding, Linear, LogSoftmax,
+    LstmCell, RelPosEncoding, Scale, Slice, Unary, ValueType,
 };
 use conure_tensor::{Axis, DType, Dim, Shape};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -50,7 +50,17 @@ pub struct Parakeet {
     /// Encoders of chunks, by the frames that they keep and those that they drop.
     chunks: Mutex<Vec<ChunkProgram>>,
     predictor: Option<Arc<Program>>,
+    tabulated: Option<TabulatedPredictor>,
     joint: Option<Arc<Program>>,
+}
+
+/// The predictor in two: what depends on the token alone, which may be kept, and the step from there.
+#[derive(Clone, Debug)]
+pub struct TabulatedPredictor {
+    /// Input `token` `[B]` i32; output `predictor.gates` `[B, 4P]`: the token's part of the first layer's gates.
+    pub gates: Arc<Program>,
+    /// As [`Parakeet::predictor`], with the input `predictor.gates` in place of `token`.
+    pub step: Arc<Program>,
 }
 
 impl Parakeet {
@@ -81,7 +91,12 @@ impl Parakeet {
         let program = |graph: Graph| Program::with_passes(graph, passes);
         let encoder = program(encoder(&config, &weights, config.mask)?)?;
         let transducer = config.transducer.as_ref();
-        let predictor = transducer.map(|t| program(predictor(&config, t, &weights)?)).transpose()?;
+        let whole = transducer.map(|t| program(predictor(&config, t, &weights, false)?)).transpose()?;
+        let tabulated = |t| -> Result<_, GraphError> {
+            let gates = program(token_gates(&config, t, &weights)?)?;
+            Ok(TabulatedPredictor { gates, step: program(predictor(&config, t, &weights, true)?)? })
+        };
+        let tabulated = transducer.filter(|t| t.pred_layers > 0).map(tabulated).transpose()?;
         let joint = transducer.map(|t| program(joint(&config, t, &weights)?)).transpose()?;
         let encoders = Mutex::new(vec![(Attention::Model, encoder)]);
         Ok(Parakeet {
@@ -90,7 +105,8 @@ impl Parakeet {
             passes: passes.clone(),
             encoders,
             chunks: Mutex::default(),
-            predictor,
+            predictor: whole,
+            tabulated,
             joint,
         })
     }
@@ -164,6 +180,16 @@ impl Parakeet {
     /// [`ModelError::NoSuchPart`] if the model has no transducer.
     pub fn predictor(&self) -> Result<Arc<Program>, ModelError> {
         self.predictor.clone().ok_or_else(|| self.missing("transducer"))
+    }
+
+    /// The predictor as a CPU runs it: a step of one row takes as long as its weights take to be fetched, and the first layer's input
+    /// half are as many as its other half. Values are those of [`Parakeet::predictor`]. `None` if it has no layers.
+    ///
+    /// # Errors
+    /// [`ModelError::NoSuchPart`] if the model has no transducer.
+    pub fn tabulated_predictor(&self) -> Result<Option<TabulatedPredictor>, ModelError> {
+        self.predictor()?;
+        Ok(self.tabulated.clone())
     }
 
     /// The joint: inputs `joint.enc` and `joint.pred` `[B, J]`; output `joint.logits` `[B, V+1+durations]`, raw.
@@ -303,30 +329,65 @@ fn prompted(g: &mut GraphBuilder, x: ValueId, d: usize, prompts: usize) -> Resul
     })
 }
 
-/// Embedding → LSTM layers → projection to the joint, one token.
-fn predictor(
+/// Rows of a batch, of width `d`.
+fn rows(d: usize) -> ValueType {
+    ValueType::f32(Shape::new([(Axis::B, Dim::from(B)), (Axis::D, Dim::from(d))]))
+}
+
+/// The embedding of the input `token`, `[B, P]`.
+fn embedded(
+    g: &mut GraphBuilder,
+    config: &ParakeetConfig,
+    t: &TransducerConfig,
+) -> Result<ValueId, GraphError> {
+    let token = g.input("token", ValueType::new(DType::I32, Shape::new([(Axis::B, Dim::from(B))])));
+    g.scoped("decoder.prediction.embed", |g| {
+        let table = g.weight("weight", &[config.vocab_size + 1, t.pred_hidden])?;
+        g.apply(Embedding, &[token, table])
+    })
+}
+
+/// Embedding → the input's part of the first LSTM layer's gates.
+fn token_gates(
     config: &ParakeetConfig,
     t: &TransducerConfig,
     weights: &Arc<Weights>,
 ) -> Result<Graph, GraphError> {
     let p = t.pred_hidden;
     let mut g = GraphBuilder::new(weights.clone());
-    let token = ValueType::new(DType::I32, Shape::new([(Axis::B, Dim::from(B))]));
-    let token = g.input("token", token);
-    let mut x = g.scoped("decoder.prediction.embed", |g| {
-        let table = g.weight("weight", &[config.vocab_size + 1, p])?;
-        g.apply(Embedding, &[token, table]) // [B, P]
+    let x = embedded(&mut g, config, t)?;
+    let gates = g.scoped("decoder.prediction.dec_rnn.lstm", |g| {
+        let (w_ih, b_ih) = (g.weight("weight_ih_l0", &[4 * p, p])?, g.weight("bias_ih_l0", &[4 * p])?);
+        g.apply(Linear { activation: Activation::None, bias: true, residual: None }, &[x, w_ih, b_ih])
     })?;
+    g.output("predictor.gates", gates);
+    g.finish()
+}
+
+/// Embedding → LSTM layers → projection to the joint, one token; if `projected`, from the token's part of the first layer's gates
+/// on.
+fn predictor(
+    config: &ParakeetConfig,
+    t: &TransducerConfig,
+    weights: &Arc<Weights>,
+    projected: bool,
+) -> Result<Graph, GraphError> {
+    let p = t.pred_hidden;
+    let mut g = GraphBuilder::new(weights.clone());
+    let mut x =
+        if projected { g.input("predictor.gates", rows(4 * p)) } else { embedded(&mut g, config, t)? };
     for layer in 0..t.pred_layers {
-        let state = || ValueType::f32(Shape::new([(Axis::B, Dim::from(B)), (Axis::D, Dim::from(p))]));
-        let h = g.input(&format!("h{layer}"), state());
-        let c = g.input(&format!("c{layer}"), state());
+        let h = g.input(&format!("h{layer}"), rows(p));
+        let c = g.input(&format!("c{layer}"), rows(p));
         let next = g.scoped("decoder.prediction.dec_rnn.lstm", |g| {
-            let w_ih = g.weight(&format!("weight_ih_l{layer}"), &[4 * p, p])?;
             let w_hh = g.weight(&format!("weight_hh_l{layer}"), &[4 * p, p])?;
-            let b_ih = g.weight(&format!("bias_ih_l{layer}"), &[4 * p])?;
             let b_hh = g.weight(&format!("bias_hh_l{layer}"), &[4 * p])?;
-            g.apply_all(LstmCell, &[x, h, c, w_ih, w_hh, b_ih, b_hh])
+            if projected && layer == 0 {
+                return g.apply_all(LstmCell { projected }, &[x, h, c, w_hh, b_hh]);
+            }
+            let w_ih = g.weight(&format!("weight_ih_l{layer}"), &[4 * p, p])?;
+            let b_ih = g.weight(&format!("bias_ih_l{layer}"), &[4 * p])?;
+            g.apply_all(LstmCell::default(), &[x, h, c, w_ih, w_hh, b_ih, b_hh])
         })?;
         let [h, c] = next.as_slice() else {
             return Err(GraphError::Build { what: "lstm_cell has two outputs".into() });
@@ -345,9 +406,8 @@ fn predictor(
 fn joint(config: &ParakeetConfig, t: &TransducerConfig, weights: &Arc<Weights>) -> Result<Graph, GraphError> {
     let j = t.joint_hidden;
     let mut g = GraphBuilder::new(weights.clone());
-    let row = || ValueType::f32(Shape::new([(Axis::B, Dim::from(B)), (Axis::D, Dim::from(j))]));
-    let enc = g.input("joint.enc", row());
-    let pred = g.input("joint.pred", row());
+    let enc = g.input("joint.enc", rows(j));
+    let pred = g.input("joint.pred", rows(j));
     let x = g.apply(Binary { kind: BinaryKind::Add }, &[enc, pred])?; // [B, J]
     let x = g.apply(Unary { kind: t.activation }, &[x])?;
     let outputs = config.vocab_size + 1 + t.durations.len();

@@ -26,8 +26,21 @@ const NAME: &str = "lstm_cell";
 /// Inputs: `x [B, I]`, `h [B, H]`, `c [B, H]` f32; `w_ih [4H, I]`, `w_hh [4H, H]` in any stored form; `b_ih [4H]`,
 /// `b_hh [4H]`. Outputs: the new `h [B, H]` and `c [B, H]`, f32. With `z = w_ih x + b_ih + w_hh h + b_hh`:
 /// `c' = sigmoid(z_f) c + sigmoid(z_i) tanh(z_g)`, `h' = sigmoid(z_o) tanh(c')`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LstmCell;
+///
+/// If `projected`, the inputs are `u [B, 4H]`, which is `w_ih x + b_ih`, then `h`, `c`, `w_hh` and `b_hh`: of a token it is always
+/// the same.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LstmCell {
+    /// Whether the first input is the input's part of the gates.
+    pub projected: bool,
+}
+
+impl LstmCell {
+    /// Where `w_hh` is among the inputs, and `b_hh`.
+    fn recurrent(&self) -> (usize, usize) {
+        if self.projected { (3, 4) } else { (4, 6) }
+    }
+}
 
 impl Op for LstmCell {
     fn name(&self) -> &'static str {
@@ -35,31 +48,40 @@ impl Op for LstmCell {
     }
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        Vec::new()
+        if self.projected { vec![("projected", Attr::Int(1))] } else { Vec::new() }
     }
 
     fn infer(&self, inputs: &[&ValueType]) -> Result<Outputs, OpError> {
-        let ins = Inputs::exactly(NAME, inputs, 7)?;
-        let x = ins.f32_of(0, 2, "[B, I]")?;
+        let ins = Inputs::exactly(NAME, inputs, if self.projected { 5 } else { 7 })?;
+        let x = ins.f32_of(0, 2, if self.projected { "[B, 4H]" } else { "[B, I]" })?;
         let h = ins.f32_of(1, 2, "[B, H]")?;
         let c = ins.f32_of(2, 2, "[B, H]")?;
         ins.same(Axis::B, dim(x, 0), dim(h, 0))?;
         ins.same_shape(1, 2)?;
         let gates = dim(h, 1) * &Dim::from(4);
-        for (i, width, axis) in [(3, dim(x, 1), Axis("I")), (4, dim(h, 1), Axis::H)] {
+        let (w_hh, b_hh) = self.recurrent();
+        let matrix = |i: usize, width: &Dim, axis: Axis| {
             let w = ins.weight(i, 2, "[4H, I] or [4H, H]")?;
             ins.same(Axis("4H"), &gates, dim(w, 0))?;
-            ins.same(axis, width, dim(w, 1))?;
+            ins.same(axis, width, dim(w, 1))
+        };
+        if self.projected {
+            ins.same(Axis("4H"), &gates, dim(x, 1))?;
+        } else {
+            matrix(3, dim(x, 1), Axis("I"))?;
+            ins.vector(5, Axis("4H"), &gates)?;
         }
-        ins.vector(5, Axis("4H"), &gates)?;
-        ins.vector(6, Axis("4H"), &gates)?;
+        matrix(w_hh, dim(h, 1), Axis::H)?;
+        ins.vector(b_hh, Axis("4H"), &gates)?;
         Ok(Outputs::from_iter([ValueType::f32(h.clone()), ValueType::f32(c.clone())]))
     }
 
     fn reference(&self, inputs: &[TensorView<'_>], outputs: &mut [TensorMut<'_>]) -> Result<(), OpError> {
         let (x, h, c) = (read(NAME, inputs, 0)?, read(NAME, inputs, 1)?, read(NAME, inputs, 2)?);
-        let (w_ih, w_hh) = (read(NAME, inputs, 3)?, read(NAME, inputs, 4)?);
-        let (b_ih, b_hh) = (read(NAME, inputs, 5)?, read(NAME, inputs, 6)?);
+        let (w_hh, b_hh) = self.recurrent();
+        let (w_hh, b_hh) = (read(NAME, inputs, w_hh)?, read(NAME, inputs, b_hh)?);
+        let of_input =
+            if self.projected { None } else { Some((read(NAME, inputs, 3)?, read(NAME, inputs, 5)?)) };
         let width = h.last();
         let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
         let (mut new_h, mut new_c) = (Vec::new(), Vec::new());
@@ -67,10 +89,11 @@ impl Op for LstmCell {
             for j in 0..width {
                 let gate = |g: usize| {
                     let row = g * width + j;
-                    dot(w_ih.row(row), x.row(b))
-                        + b_ih.data[row]
-                        + dot(w_hh.row(row), h.row(b))
-                        + b_hh.data[row]
+                    let from_x = match &of_input {
+                        Some((w_ih, b_ih)) => dot(w_ih.row(row), x.row(b)) + b_ih.data[row],
+                        None => x.row(b)[row],
+                    };
+                    from_x + dot(w_hh.row(row), h.row(b)) + b_hh.data[row]
                 };
                 let cell = sigmoid(gate(1)) * c.row(b)[j] + sigmoid(gate(0)) * gate(2).tanh();
                 new_c.push(cell);
@@ -82,7 +105,7 @@ impl Op for LstmCell {
     }
 
     fn flops(&self, inputs: &[&[usize]], outputs: &[&[usize]]) -> f64 {
-        let weights = elements(inputs, 3) + elements(inputs, 4);
+        let weights = elements(inputs, 3) + if self.projected { 0.0 } else { elements(inputs, 4) };
         let batch = dims(inputs, 0).first().map_or(1.0, |&b| b as f64);
         // The products of both weights, and per hidden unit five functions and four products and sums.
         2.0 * batch * weights + 9.0 * elements(outputs, 0)
@@ -90,10 +113,12 @@ impl Op for LstmCell {
 
     fn decompose(&self, inputs: &[&ValueType]) -> Result<Option<Decomposition>, OpError> {
         let mut d = Decomposition::new(inputs);
-        let [x, h, c, w_ih, w_hh, b_ih, b_hh] = [0, 1, 2, 3, 4, 5, 6].map(Part::Input);
+        let [x, h, c, w_ih, b_ih] = [0, 1, 2, 3, 5].map(Part::Input);
+        let (w_hh, b_hh) = self.recurrent();
+        let (w_hh, b_hh) = (Part::Input(w_hh), Part::Input(b_hh));
         let Some(width) = dim(&d.shape(h)?, 1).as_constant() else { return Ok(None) };
         let linear = |residual| Linear { activation: Activation::None, bias: true, residual };
-        let z = d.apply(linear(None), &[x, w_ih, b_ih])?; // [B, 4H]
+        let z = if self.projected { x } else { d.apply(linear(None), &[x, w_ih, b_ih])? }; // [B, 4H]
         let z = d.apply(linear(Some(1.0)), &[h, w_hh, b_hh, z])?;
         let mut gate = |i: usize, kind| {
             let end = Dim::from((i + 1) * width);

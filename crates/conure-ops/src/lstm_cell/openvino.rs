@@ -9,9 +9,15 @@ impl OpenVinoOp for LstmCell {
     /// Written out: OpenVINO's own cell wants the gates in another order, and its weights copied for that.
     fn lower(&self, ir: &mut Ir<'_>) -> Result<SmallVec<[Port; 2]>, OpError> {
         let (x, h, c) = (ir.input(0)?, ir.input(1)?, ir.input(2)?);
-        let (w_ih, w_hh, b_ih, b_hh) = (ir.input(3)?, ir.input(4)?, ir.input(5)?, ir.input(6)?);
-        let from_x = ir.matmul(x, w_ih, true);
-        let from_x = ir.binary("Add", from_x, b_ih);
+        let (w_hh, b_hh) = self.recurrent();
+        let (w_hh, b_hh) = (ir.input(w_hh)?, ir.input(b_hh)?);
+        let from_x = if self.projected {
+            x
+        } else {
+            let (w_ih, b_ih) = (ir.input(3)?, ir.input(5)?);
+            let product = ir.matmul(x, w_ih, true);
+            ir.binary("Add", product, b_ih)
+        };
         let from_h = ir.matmul(h, w_hh, true);
         let from_h = ir.binary("Add", from_h, b_hh);
         let z = ir.binary("Add", from_x, from_h);

@@ -345,7 +345,7 @@ fn products() -> Vec<Case> {
                     Input::weight(dtype, &[rows, columns]).filled(Fill::Normal(deviation))
                 };
                 let small = || Input::weight(DType::F32, &[4 * h]);
-                let case = Case::new(format!("b{b} i{i} h{h} {dtype}"), LstmCell)
+                let case = Case::new(format!("b{b} i{i} h{h} {dtype}"), LstmCell::default())
                     .with(Input::f32(&[b, i]))
                     .with(Input::f32(&[b, h]))
                     .with(Input::f32(&[b, h]))

@@ -55,7 +55,7 @@ fn wide() -> Vec<Case> {
             .with(w(&[256])),
         Case::new("wide", Embedding).with(Input::i32(&[2], &[3, 0])).with(w(&[5, 256])),
         Case::new("wide", LayerNorm { eps: 1e-5 }).with(x(&[3, 256])).with(w(&[256])).with(w(&[256])),
-        Case::new("wide", LstmCell)
+        Case::new("wide", LstmCell::default())
             .with(x(&[1, 256]))
             .with(x(&[1, 64]))
             .with(x(&[1, 64]))

@@ -59,7 +59,7 @@ impl Cached {
         let recognise = RecogniseOptions { language: options.language.clone(), ..Default::default() };
         let prompt = recogniser.prompt_row(&recognise)?;
         let model = recogniser.model();
-        let transducer = TransducerSession::new(model, recogniser.device(), recogniser.cpu())?;
+        let transducer = recogniser.transducer_session()?;
         model.joint()?;
         let encoder = model.chunk_encoder(&config, true)?;
         let session = Session::on(encoder, recogniser.device(), recogniser.cpu().clone())?;
