@@ -52,6 +52,8 @@ pub struct Bench {
     pub decoder: &'static str,
     /// Seconds of audio.
     pub audio_s: f64,
+    /// Tokens that were recognised.
+    pub tokens: usize,
     /// Runs that were timed, after the first.
     pub runs: usize,
     /// Loading the model, if the caller says.
@@ -163,6 +165,7 @@ impl SpeechModel {
             threads: recogniser.cpu().threads().count(),
             decoder: recognition.head.name(),
             audio_s,
+            tokens: recognition.tokens.len(),
             runs,
             load_ms: None,
             first_ms,

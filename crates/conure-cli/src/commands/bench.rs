@@ -91,7 +91,7 @@ fn text(b: &Bench) -> String {
     let rows = [
         ("model", crate::output::clean(&b.model)),
         ("on", format!("{} ({}, {} threads), decoder {}", b.device, b.isa, b.threads, b.decoder)),
-        ("audio", format!("{:.2} s, {} runs after the first", b.audio_s, b.runs)),
+        ("audio", format!("{:.2} s, {} tokens, {} runs after the first", b.audio_s, b.tokens, b.runs)),
         ("load", or_unknown(b.load_ms, "ms")),
         ("first run", first_run(b)),
         ("features", times(&b.features_ms)),
