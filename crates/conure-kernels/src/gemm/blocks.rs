@@ -177,6 +177,16 @@ impl Blocks {
         (&self.data.as_slice::<u8>()[p * self.units * bytes..][..self.units * bytes], bytes)
     }
 
+    /// What makes a number of a quantum: bits to flip, and what is subtracted then.
+    #[inline(always)]
+    pub(super) fn offset_and_flip(&self) -> (f32, u8) {
+        match (self.wide, self.biased) {
+            (true, true) => (128.0, 0),
+            (true, false) => (128.0, 0x80),
+            _ => (f32::from(self.offset), 0),
+        }
+    }
+
     /// What nibbles become when they are unpacked, in formats with a table.
     #[inline(always)]
     pub(super) fn table(&self) -> Option<&[u8; 16]> {
@@ -273,11 +283,7 @@ impl Blocks {
         let Layout { block, group, mins: has_mins, .. } = self.layout;
         let mut quanta = [0u8; MAX_UNIT * MAX_PANEL];
         let (mut scales, mut mins) = ([0f32; MAX_GROUPS * MAX_PANEL], [0f32; MAX_GROUPS * MAX_PANEL]);
-        let (offset, flip) = match (self.wide, self.biased) {
-            (true, true) => (128.0, 0),
-            (true, false) => (128.0, 0x80),
-            _ => (f32::from(self.offset), 0),
-        };
+        let (offset, flip) = self.offset_and_flip();
         for (u, dst) in (k0 / block..).zip(dst[..kc * S::PANEL].chunks_exact_mut(block * S::PANEL)) {
             self.quanta(s, p, u, &mut quanta);
             self.scales(s, p, u, &mut scales, &mut mins);

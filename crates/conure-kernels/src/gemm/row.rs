@@ -3,6 +3,7 @@
 
 use super::blocks::{Blocks, MAX_GROUPS, quanta_of};
 use crate::simd::{Bytes, Dot, Group, MAX_PANEL, Simd};
+use conure_tensor::quant::parts::Layout;
 
 /// K that the quanta are interleaved over.
 const PART: usize = 32;
@@ -125,4 +126,98 @@ fn add_group<D: Dot, G: Group>(
         let sum = s.fma(s.to_f32(products), factor, sum);
         if G::MINS { s.fma(s.load(mins.as_ptr().add(at)), s.splat(x_sum), sum) } else { sum }
     }
+}
+
+/// The most vectors of a panel.
+const MAX_VECTORS: usize = 4;
+
+/// Adds the products of the activations `x` `[K]` as they are with all of panel `p`, decoded, to `sums` `[PANEL]`: bit for bit what
+/// the widened panel gives, which takes longer to write and to read again than it takes to multiply.
+#[inline(always)]
+pub(super) fn exact_panel<S: Simd>(s: S, blocks: &Blocks, p: usize, x: &[f32], sums: &mut [f32]) {
+    match blocks.layout.bits {
+        4 => exact_panel_of::<S, 4>(s, blocks, p, x, sums),
+        5 => exact_panel_of::<S, 5>(s, blocks, p, x, sums),
+        6 => exact_panel_of::<S, 6>(s, blocks, p, x, sums),
+        _ => exact_panel_of::<S, 8>(s, blocks, p, x, sums),
+    }
+}
+
+#[inline(always)]
+fn exact_panel_of<S: Simd, const BITS: usize>(s: S, blocks: &Blocks, p: usize, x: &[f32], sums: &mut [f32]) {
+    let (np, Layout { block, group, .. }) = (S::PANEL, blocks.layout);
+    let (parts, part_bytes) = (block / PART, BITS * 4 * np);
+    let (mut scales, mut mins) = ([0f32; MAX_GROUPS * MAX_PANEL], [0f32; MAX_GROUPS * MAX_PANEL]);
+    let (bytes, unit_bytes) = blocks.panel(p);
+    assert!(sums.len() >= np && block / group <= MAX_GROUPS && np <= MAX_VECTORS * S::LANES);
+    let mut chains = [s.splat(0.0); MAX_VECTORS];
+    for (chain, sums) in chains.iter_mut().zip(sums.chunks_exact(S::LANES)) {
+        // SAFETY: LANES floats.
+        *chain = unsafe { s.load(sums.as_ptr()) };
+    }
+    for (unit, x) in bytes.chunks_exact(unit_bytes).zip(x.chunks_exact(block)) {
+        let (quanta, stored) = unit.split_at(parts * part_bytes);
+        blocks.scales_of(s, stored, &mut scales, &mut mins);
+        for (part, x) in x.as_chunks::<PART>().0.iter().enumerate() {
+            for (v, chain) in chains.iter_mut().enumerate().take(np / S::LANES) {
+                let at = part * PART / group * np + v * S::LANES;
+                // SAFETY: `quanta` has `part_bytes` for each part, with 4 PANEL bytes for each of BITS rows; `at` is in the row of
+                // the part's first group, of which there are `block / group`, at most MAX_GROUPS.
+                unsafe {
+                    let w = quanta.as_ptr().add(part * part_bytes + v * 4 * S::LANES);
+                    let scales = [scales.as_ptr().add(at), mins.as_ptr().add(at)];
+                    *chain = exact_part::<S, BITS>(s, blocks, w, scales, x, *chain);
+                }
+            }
+        }
+    }
+    for (chain, sums) in chains.iter().zip(sums[..np].chunks_exact_mut(S::LANES)) {
+        // SAFETY: LANES floats.
+        unsafe { s.store(sums.as_mut_ptr(), *chain) };
+    }
+}
+
+/// Adds the products of a part's activations with one vector of columns, in order.
+///
+/// # Safety
+/// At `w` there is the first column of a part of a panel; at `scales` there are scales and minima of its groups, PANEL apart.
+#[inline(always)]
+unsafe fn exact_part<S: Simd, const BITS: usize>(
+    s: S,
+    blocks: &Blocks,
+    w: *const u8,
+    [scales, mins]: [*const f32; 2],
+    x: &[f32; PART],
+    mut sum: S::V,
+) -> S::V {
+    let np = S::PANEL;
+    let (offset, flip) = blocks.offset_and_flip();
+    let offset = s.splat(offset);
+    let mut chunks = [s.splat_i32(0); 8];
+    for c in 0..4 {
+        // SAFETY: the contract: 8 or 4 rows of 4 PANEL bytes, and BITS - 4 more of them.
+        let pair = unsafe {
+            if BITS == 8 {
+                [s.load_bytes(w.add(c * 4 * np)), s.load_bytes(w.add((c + 4) * 4 * np))]
+            } else {
+                quanta_of::<S, BITS>(s, w, c, blocks.table())
+            }
+        };
+        [chunks[c], chunks[c + 4]] = pair.map(|q| s.xor(q, flip));
+    }
+    for (i, (q, x)) in chunks.into_iter().zip(x.as_chunks::<4>().0).enumerate() {
+        let g = i * 4 / blocks.layout.group * np;
+        // SAFETY: the contract.
+        let scale = unsafe { s.load(scales.add(g)) };
+        for (b, &x) in x.iter().enumerate() {
+            let q = s.shr(s.shl(q, 24 - 8 * b as u32), 24);
+            let mut value = s.mul(s.sub(s.to_f32(q), offset), scale);
+            if blocks.layout.mins {
+                // SAFETY: the contract.
+                value = s.add(value, unsafe { s.load(mins.add(g)) });
+            }
+            sum = s.fma(s.splat(x), value, sum);
+        }
+    }
+    sum
 }
