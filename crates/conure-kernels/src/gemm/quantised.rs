@@ -27,6 +27,10 @@ const FREE_ROWS: usize = 24;
 /// Rounding so few activations is not worth waking threads.
 const ROUND_ALONE: usize = 1 << 14;
 
+/// Activations of a row that are rounded before they go to their places, which are words apart: what is read at once after it was
+/// stored in parts waits until it is in the cache.
+const ROUND_AT_ONCE: usize = 256;
+
 /// K that few rows are multiplied with at a time: the unpacked panel stays in the first-level cache.
 const FEW_ROWS_K: usize = 2 * MAX_UNIT;
 
@@ -187,17 +191,21 @@ impl DotKernel for Round<'_> {
         let (bytes, rest) = self.block.split_at_mut(shape.bytes_len());
         let words: &mut [u32] = bytemuck::cast_slice_mut(bytes);
         let scales = &mut rest[..shape.scales_len()];
-        for (r, x) in self.x.chunks_exact(shape.k).enumerate() {
+        for (r, x) in self.x.chunks_exact(shape.k).enumerate().take(D::ROWS) {
             let mut poison = s.splat(0.0);
-            for (g, x) in x.chunks_exact(group).enumerate() {
-                let mut rounded = [0i8; 32];
-                // SAFETY: `x` and `rounded` have at least `group` elements, a multiple of LANES.
-                let (scale, of_group) = unsafe { round_group(s, x, rounded.as_mut_ptr()) };
-                poison = s.add(poison, of_group);
-                scales[g * D::ROWS + r] = scale;
-                let rounded: [[u8; 4]; 8] = bytemuck::cast(rounded);
-                for (j, &word) in rounded[..group / 4].iter().enumerate() {
-                    words[(g * group / 4 + j) * D::ROWS + r] = u32::from_ne_bytes(word);
+            for (part, x) in x.chunks(ROUND_AT_ONCE).enumerate() {
+                let mut rounded = [0u32; ROUND_AT_ONCE / 4];
+                let bytes = rounded.as_mut_ptr().cast::<i8>();
+                let of_part = scales[part * ROUND_AT_ONCE / group * D::ROWS..].chunks_exact_mut(D::ROWS);
+                for ((g, x), scales) in x.chunks_exact(group).enumerate().zip(of_part) {
+                    // SAFETY: group `g` of the part has its own bytes; it has a multiple of LANES elements.
+                    let (scale, of_group) = unsafe { round_group(s, x, bytes.add(g * group)) };
+                    poison = s.add(poison, of_group);
+                    scales[r] = scale;
+                }
+                let of_part = words[part * ROUND_AT_ONCE / 4 * D::ROWS..].chunks_exact_mut(D::ROWS);
+                for (words, &word) in of_part.zip(&rounded[..x.len() / 4]) {
+                    words[r] = word;
                 }
             }
             if s.sum(poison).is_nan() {
