@@ -60,7 +60,7 @@ impl OpenVinoArgs {
     CONURE_OPENVINO_REDUCE_COMPILE_MEM        as the option of this name\n  \
     CONURE_OPENVINO_RELEASE_WEIGHTS           as the option of this name\n  \
     CONURE_OPENVINO_SELF_TEST                 0: do not hold compiled models to the CPU device\n  \
-    CONURE_OPENVINO_STATEFUL_EXECUTION        0: keys and values are given to the device, which keeps none\n  \
+    CONURE_OPENVINO_STATEFUL_EXECUTION        1: the device keeps keys and values in states of its own\n  \
     CONURE_OPENVINO_FORCE_STATIC              1: models of fixed lengths, to which runs are padded, as NPUs have anyway\n  \
     CONURE_OPENVINO_PREFILL_CHUNK_SIZE        tokens of a prompt that such a model reads at once [default: 256]\n  \
     CONURE_OPENVINO_DISABLE_KV_SLICE          1: attention looks at the whole cache, filled or not\n  \

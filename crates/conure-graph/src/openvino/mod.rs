@@ -86,7 +86,8 @@ impl OpenVino {
             threads: conure_kernels::Threads::default_count(),
             unavailable: None,
         };
-        let stateful = Some(options.stateful.unwrap_or(device == "CPU"));
+        // On the processor its fused attention reads long prompts at a third of the rate of products (`docs/openvino.md`).
+        let stateful = Some(options.stateful.unwrap_or(false));
         // An NPU compiles nothing else.
         let fixed = Some(options.fixed.unwrap_or(device == "NPU"));
         let options = OpenVinoOptions { stateful, fixed, ..options };

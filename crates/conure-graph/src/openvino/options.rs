@@ -113,7 +113,7 @@ pub struct OpenVinoOptions {
     pub notices: Notices,
     /// Which of several forms ops take.
     pub choices: Choices,
-    /// Whether the device keeps caches of keys and values in states of its own; `None`: the CPU device does, where that is faster.
+    /// Whether the device keeps caches of keys and values in states of its own; `None`: it does not.
     pub stateful: Option<bool>,
     /// Whether models have fixed lengths, one for each of a few, to which runs are padded; `None`: an NPU's have.
     pub fixed: Option<bool>,
