@@ -1,13 +1,14 @@
 //! A tokenizer of any bytes is refused or gives pieces.
 #![no_main]
 
-use conure_convert::tokenizer::{hugging_face, sentencepiece, text_vocabulary};
+use conure_convert::tokenizer::{cutting, hugging_face, sentencepiece, text_vocabulary};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(pieces) = sentencepiece(bytes) {
         assert!(!pieces.is_empty() && pieces.len() <= bytes.len());
     }
+    let _ = cutting(bytes);
     if let Ok(pieces) = text_vocabulary(bytes) {
         assert!(!pieces.is_empty());
     }

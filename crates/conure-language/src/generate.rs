@@ -19,7 +19,7 @@ pub struct GenerateOptions {
     pub sampling: Sampling,
     /// Texts that end it; they are not part of what is given out.
     pub stop: Vec<String>,
-    /// Whether to go on when the model ends; where a grammar lets it end only there, it ends.
+    /// Whether to go on when the model ends; a text that is complete by its grammar ends all the same.
     pub ignore_end: bool,
     /// What happens where the context is full: `None` ends the text; a number keeps so many of the first tokens, BOS included, forgets
     /// the earlier half of the others, and goes on ([`LanguageSession::shift`]). A prompt must fit all the same.

@@ -88,24 +88,8 @@ impl Tokenizer {
     pub fn from_gguf(meta: &Metadata, origin: &str) -> Result<Tokenizer, TextError> {
         let keys = Keys { meta, origin };
         let mut warnings = Vec::new();
-        let texts = meta.array("tokenizer.ggml.tokens")?;
-        let mut pieces = Pieces::with_room(texts.len());
-        for text in texts.iter() {
-            match text {
-                Value::String(text) => pieces.push(text),
-                other => {
-                    return Err(keys.wrong(
-                        "tokenizer.ggml.tokens",
-                        &format!("{other:?}"),
-                        "an array of strings",
-                    ));
-                }
-            };
-        }
+        let mut pieces = keys.pieces()?;
         let tokens = pieces.len();
-        if tokens == 0 {
-            return Err(keys.wrong("tokenizer.ggml.tokens", "empty", "at least one token"));
-        }
         let kinds = keys.kinds(tokens)?;
         let scores = meta.opt_f32_array("tokenizer.ggml.scores")?.unwrap_or_default();
         if !scores.is_empty() && scores.len() != tokens {
@@ -303,6 +287,23 @@ impl<'a> Keys<'a> {
 
     fn count(&self, key: &str, found: usize, tokens: usize) -> TextError {
         self.wrong(key, &format!("an array of {found}"), &format!("one for each of {tokens} tokens"))
+    }
+
+    /// The texts of the tokens.
+    fn pieces(&self) -> Result<Pieces, TextError> {
+        let key = "tokenizer.ggml.tokens";
+        let texts = self.meta.array(key)?;
+        let mut pieces = Pieces::with_room(texts.len());
+        for text in texts.iter() {
+            let Value::String(text) = text else {
+                return Err(self.wrong(key, &format!("{text:?}"), "an array of strings"));
+            };
+            pieces.push(text);
+        }
+        if pieces.len() == 0 {
+            return Err(self.wrong(key, "empty", "at least one token"));
+        }
+        Ok(pieces)
     }
 
     fn kinds(&self, tokens: usize) -> Result<Vec<Kind>, TextError> {
