@@ -130,7 +130,7 @@ fn drops_nan(case: &Case) -> bool {
 }
 
 /// Ops that have no form for OpenVINO yet: the CPU runs them, or the parts that they are taken apart into are lowered.
-const CUT_OUT: [&str; 3] = ["expert_linear", "rel_pos_projection", "route"];
+const CUT_OUT: [&str; 5] = ["causal_conv1d", "expert_linear", "gated_delta", "rel_pos_projection", "route"];
 
 /// Whether the device leaves a case to the CPU: tensors of no elements, integers of 64 bits, and what its lowering says.
 fn is_left(case: &Case) -> bool {
