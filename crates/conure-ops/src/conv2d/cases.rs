@@ -12,7 +12,7 @@ const SAME: [usize; 4] = [1, 1, 1, 1];
 const CAUSAL: [usize; 4] = [2, 1, 2, 1];
 const NONE: [usize; 4] = [0; 4];
 
-const GEOMETRIES: [Geometry; 30] = [
+const GEOMETRIES: [Geometry; 31] = [
     // One input channel, as the first layer of the subsampling.
     ([1, 9, 8, 1], 16, [3, 3], [2, 2], SAME, [1, 1], 1),
     ([2, 12, 11, 1], 33, [3, 3], [2, 2], CAUSAL, [1, 1], 1),
@@ -42,6 +42,7 @@ const GEOMETRIES: [Geometry; 30] = [
     // One dimension, as Whisper's stem; patches that do not overlap, as CLIP's; ggml's uneven grid.
     ([1, 30, 1, 80], 33, [3, 1], [1, 1], [1, 1, 0, 0], [1, 1], 1),
     ([2, 31, 1, 17], 16, [3, 1], [2, 1], [1, 1, 0, 0], [1, 1], 1),
+    ([1, 20, 1, 9], 8, [3, 1], [2, 3], [2, 1, 0, 0], [2, 1], 1),
     ([1, 28, 28, 3], 20, [14, 14], [14, 14], NONE, [1, 1], 1),
     ([2, 13, 14, 25], 12, [2, 3], [3, 5], [5, 5, 2, 2], [2, 4], 1),
     ([1, 33, 41, 1], 12, [11, 3], [1, 5], [5, 5, 5, 5], [2, 4], 1),

@@ -69,12 +69,12 @@ pub struct ConvFigure {
 /// # Errors
 /// A device that is not there; a result that is too far from the reference; cancellation.
 pub fn bench_convolutions(options: &ConvBench) -> Result<Vec<ConvFigure>, Error> {
-    let device = Registry::probe().pick(options.device.as_deref())?;
-    let set = OpenVinoOptions::from_env();
-    let choices = Choices { extract_patches: true, ..set.choices };
-    let op_by_op = Registry::probe_with(OpenVinoOptions { choices, ..set }).pick(Some(device.name()))?;
     let threads = options.threads.map(|n| n.min(Threads::default_count().max(1)));
     let cpu = Arc::new(Cpu::detect(threads).map_err(SpeechError::from)?);
+    let set = OpenVinoOptions { threads: Some(cpu.threads().count()), ..OpenVinoOptions::from_env() };
+    let device = Registry::probe_with(set.clone()).pick(options.device.as_deref())?;
+    let choices = Choices { extract_patches: true, ..set.choices };
+    let op_by_op = Registry::probe_with(OpenVinoOptions { choices, ..set }).pick(Some(device.name()))?;
     let wanted = |name: &str| options.only.as_ref().is_none_or(|part| name.contains(part.as_str()));
     let mut figures = Vec::new();
     for case in CASES.iter().filter(|c| wanted(c.name)) {
