@@ -6,9 +6,9 @@ mod common;
 
 use common::{conure, root, run, speech};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
-use std::process::Stdio;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Stdio};
 
 /// A streaming model with random weights: what it says is nonsense, but always the same.
 fn model() -> (tempfile::TempDir, PathBuf) {
@@ -18,6 +18,23 @@ fn model() -> (tempfile::TempDir, PathBuf) {
     let ran = run(conure().args(["convert", "-q"]).arg(nemo).arg(&path));
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     (folder, path)
+}
+
+/// The program with `args`, its input given `samples` and left open.
+fn heard(args: &[&str], model: &Path, samples: &[u8]) -> (Child, ChildStdin) {
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_conure"))
+        .args(args)
+        .arg("-m")
+        .arg(model)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(samples).unwrap();
+    stdin.flush().unwrap();
+    (child, stdin)
 }
 
 #[test]
@@ -74,18 +91,9 @@ fn a_model_for_recordings_streams_too() {
 #[test]
 fn a_pipe_is_heard_before_it_ends() {
     let (_folder, model) = model();
-    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_conure"))
-        .args(["transcribe", "--stream", "-q", "--raw", "s16le:16000:1", "-", "-m"])
-        .arg(&model)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let wav = std::fs::read(speech()).unwrap();
-    stdin.write_all(&wav[44..]).unwrap();
-    stdin.flush().unwrap();
+    let samples = &std::fs::read(speech()).unwrap()[44..];
+    let (mut child, stdin) =
+        heard(&["transcribe", "--stream", "-q", "--raw", "s16le:16000:1", "-"], &model, samples);
     // The pipe stays open: what comes now was said without its end.
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let first: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
@@ -95,48 +103,31 @@ fn a_pipe_is_heard_before_it_ends() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
-/// Ctrl-C ends a stream as its end does: the last words and the summary are told. For `listen` that is how it ends well; of an input
-/// that goes on, it is a part only.
+/// Ctrl-C ends a stream as its end does: the last words and the summary are told.
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_a_stream_with_its_last_words() {
-    let (_folder, model) = model();
-    let wav = std::fs::read(speech()).unwrap();
-    let samples = &wav[44..];
-    let text = |args: &[&str], code: i32| {
-        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_conure"))
-            .args(args)
-            .arg("-m")
-            .arg(&model)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut stdin = child.stdin.take().unwrap();
-        stdin.write_all(samples).unwrap();
-        stdin.flush().unwrap();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        let mut heard = vec![0; 1];
-        std::io::Read::read_exact(&mut out, &mut heard).unwrap();
-        // What the pipe holds is taken by then.
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-        assert!(kill.unwrap().success());
-        std::io::Read::read_to_end(&mut out, &mut heard).unwrap();
-        let mut told = String::new();
-        std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut told).unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(code), "{told}");
-        assert!(told.contains("7.43 s of audio"), "{told}");
-        drop(stdin);
-        String::from_utf8(heard).unwrap()
-    };
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, model) = model();
+    let samples = &std::fs::read(speech()).unwrap()[44..];
     let clip = folder.path().join("clip.raw");
     std::fs::write(&clip, samples).unwrap();
     let raw = ["transcribe", "--stream", "--no-timestamps", "--raw", "s16le:16000:1"];
     let whole = run(conure().args(raw).arg(&clip).arg("-m").arg(&model));
-    assert_eq!(text(&[&raw[..], &["-"]].concat(), 130), whole.stdout);
+
+    let (mut child, _stdin) = heard(&[&raw[..], &["-"]].concat(), &model, samples);
+    let mut out = child.stdout.take().unwrap();
+    let mut text = vec![0; 1];
+    out.read_exact(&mut text).unwrap();
+    // What the pipe holds is taken by then.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.unwrap().success());
+    out.read_to_end(&mut text).unwrap();
+    let mut told = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{told}");
+    assert!(told.contains("7.43 s of audio"), "{told}");
+    assert_eq!(String::from_utf8(text).unwrap(), whole.stdout);
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub fn run(args: &GraphArgs) -> Result<(), Failure> {
         Some(PartArg::Predictor) => Part::Predictor,
         Some(PartArg::Joint) => Part::Joint,
     };
-    if args.memory && (part != Part::Encoder || model.recogniser().device().name() != "cpu") {
+    if args.memory && (part != Part::Encoder || !model.recogniser().device().is_cpu()) {
         return Err(Failure::usage("--memory tells what the encoder's intermediates take on the CPU")
             .advice("leave --part and --device out"));
     }

@@ -174,11 +174,14 @@ impl Many<'_> {
             .collect::<Vec<_>>()
             .iter()
             .try_for_each(|run| match run.as_slice() {
-                [one] if self.fault(*one).is_some() => {
-                    let fault = self.fault(*one).unwrap_or_default();
-                    self.settle(*one, Err(Failure::new("cannot use a line of the manifest").reason(fault)))
-                }
-                [one] if !self.list[*one].is_file() => self.pipe(*one, progress),
+                &[one] => match self.fault(one) {
+                    Some(why) => {
+                        let failure = Failure::new("cannot use a line of the manifest").reason(why);
+                        self.settle(one, Err(failure))
+                    }
+                    None if self.list[one].is_file() => self.files(run),
+                    None => self.pipe(one, progress),
+                },
                 run => self.files(run),
             });
         self.tally.took = begun.elapsed().as_secs_f64();
@@ -202,8 +205,8 @@ impl Many<'_> {
     }
 
     /// Why a line of a manifest names nothing, if so.
-    fn fault(&self, index: usize) -> Option<String> {
-        self.list[index].entry.as_ref().and_then(Entry::fault).map(str::to_owned)
+    fn fault(&self, index: usize) -> Option<&str> {
+        self.list[index].entry.as_ref().and_then(Entry::fault)
     }
 
     /// Files, recognised in batches.
