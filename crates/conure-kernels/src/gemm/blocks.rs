@@ -332,11 +332,11 @@ fn unpack<S: Simd, const BITS: usize>(s: S, src: &[u8], table: Option<&[u8; 16]>
     }
 }
 
-/// One vector of columns of rows `c` and `c + 4` of the eight rows, of four along K each, that 32 weights along K are: of their
-/// nibbles the low ones and the high ones, and the bits that 5 and 6 have above.
+/// One vector of columns of rows `c` and `c + 4` of the eight rows, of four along K each, that 32 weights along K are: whole
+/// bytes, or of their nibbles the low ones and the high ones, and the bits that 5 and 6 have above.
 ///
 /// # Safety
-/// At `src` there is the first of those columns in BITS (4, 5 or 6) rows of 4 PANEL bytes; `c` is under 4.
+/// At `src` there is the first of those columns in BITS (4, 5, 6 or 8) rows of 4 PANEL bytes; `c` is under 4.
 #[inline(always)]
 pub(super) unsafe fn quanta_of<S: Simd, const BITS: usize>(
     s: S,
@@ -345,9 +345,12 @@ pub(super) unsafe fn quanta_of<S: Simd, const BITS: usize>(
     table: Option<&[u8; 16]>,
 ) -> [Quanta<S>; 2] {
     let np = S::PANEL;
-    // SAFETY: the contract: 4 rows of nibbles, and BITS - 4 rows of what is above them.
+    // SAFETY: the contract: 8 rows of bytes, or 4 of nibbles and BITS - 4 rows of what is above them.
     unsafe {
         let stored = s.load_bytes(src.add(c * 4 * np));
+        if BITS == 8 {
+            return [stored, s.load_bytes(src.add((c + 4) * 4 * np))];
+        }
         let mut q = [s.and(stored, 15), s.and(s.shr(stored, 4), 15)];
         let c = c as u32;
         if BITS == 5 {

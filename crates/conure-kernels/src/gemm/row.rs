@@ -85,16 +85,12 @@ unsafe fn multiply<D: Dot, G: Group, const BITS: usize>(
     w: *const u8,
     x: *const i8,
 ) -> [crate::simd::Vector<D>; 2] {
-    let (s, np) = (d.simd(), D::S::PANEL);
+    let s = d.simd();
     let mut halves = [s.splat_i32(0); 2];
     for c in 0..4 {
         // SAFETY: the contract: 4 or 8 rows of 4 PANEL bytes, and BITS - 4 more of them; 8 chunks of ROWS times 4 bytes.
         unsafe {
-            let quanta = if BITS == 8 {
-                [s.load_bytes(w.add(c * 4 * np)), s.load_bytes(w.add((c + 4) * 4 * np))]
-            } else {
-                quanta_of::<D::S, BITS>(s, w, c, blocks.table())
-            };
+            let quanta = quanta_of::<D::S, BITS>(s, w, c, blocks.table());
             for (i, q) in quanta.into_iter().enumerate() {
                 let x = s.repeat4(x.add((c + 4 * i) * 4 * D::ROWS));
                 halves[i] =
@@ -196,13 +192,7 @@ unsafe fn exact_part<S: Simd, const BITS: usize>(
     let mut chunks = [s.splat_i32(0); 8];
     for c in 0..4 {
         // SAFETY: the contract: 8 or 4 rows of 4 PANEL bytes, and BITS - 4 more of them.
-        let pair = unsafe {
-            if BITS == 8 {
-                [s.load_bytes(w.add(c * 4 * np)), s.load_bytes(w.add((c + 4) * 4 * np))]
-            } else {
-                quanta_of::<S, BITS>(s, w, c, blocks.table())
-            }
-        };
+        let pair = unsafe { quanta_of::<S, BITS>(s, w, c, blocks.table()) };
         [chunks[c], chunks[c + 4]] = pair.map(|q| s.xor(q, flip));
     }
     for (i, (q, x)) in chunks.into_iter().zip(x.as_chunks::<4>().0).enumerate() {
