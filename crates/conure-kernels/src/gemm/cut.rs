@@ -83,11 +83,15 @@ impl Cut {
         let per_worker = if product.widened() { WIDENED_BLOCKS_PER_WORKER } else { BLOCKS_PER_WORKER };
         let wanted = if workers == 1 { 1 } else { (tiles / BLOCK_TILES).min(workers * per_worker) };
         let rows = m.div_ceil(wanted.max(least).max(1));
-        let blocks = m.div_ceil(rows);
 
         // Tiles of one or two rows take several panels at once.
         let unit = panels_at_once(m).next_multiple_of(if product.columns.halves { 2 } else { 1 });
-        let panels = product.columns.panels();
+        Cut::of(workers, m, rows, product.columns.panels(), unit)
+    }
+
+    /// `m` rows in blocks of `rows`, and `panels` that stay together by `unit`, for `workers`.
+    pub(super) fn of(workers: usize, m: usize, rows: usize, panels: usize, unit: usize) -> Cut {
+        let blocks = m.div_ceil(rows);
         let segments = workers.div_ceil(blocks).min((COUNTERS / blocks).max(1));
         let segment = panels.div_ceil(segments).next_multiple_of(unit);
         let segments = panels.div_ceil(segment);

@@ -11,6 +11,7 @@ mod experts;
 mod packed;
 mod patches;
 mod quantised;
+mod round;
 mod row;
 mod worker;
 

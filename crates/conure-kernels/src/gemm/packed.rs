@@ -6,7 +6,9 @@ use conure_tensor::DType;
 use super::blocks::Blocks;
 use crate::buffer::{AlignedBuf, SharedMut};
 use crate::isa::{Isa, Kernel, dispatch, tile_size};
-use crate::simd::{BF16Panel, F16Panel, F32Panel, Simd, TILE_K, Weights, pack_columns, panels_at_once};
+use crate::simd::{
+    BF16Panel, F16Panel, F32Panel, Simd, TILE_K, Weights, Widening, pack_columns, panels_at_once,
+};
 use crate::{Cpu, KernelError, Result, check};
 
 /// How the elements of a [`PackedMatrix`] are kept.
@@ -177,20 +179,6 @@ impl PackedMatrix {
         (k0 * self.columns.panels() + p * kc) * self.columns.panel
     }
 
-    /// Writes panel `p` of the K block at `k0` of `kc` to `dst` as f32, `[kc][panel]`.
-    #[inline(always)]
-    pub(super) fn widen<S: Simd>(&self, s: S, k0: usize, kc: usize, p: usize, dst: &mut [f32]) {
-        let dst = &mut dst[..kc * S::PANEL];
-        if let Some(blocks) = &self.blocks {
-            return blocks.widen(s, k0, kc, p, dst);
-        }
-        match self.panels(k0, kc, p, 1) {
-            Panels::F32(b) => widen_panel(s, b, dst),
-            Panels::F16(b) => widen_panel(s, b, dst),
-            Panels::BF16(b) => widen_panel(s, b, dst),
-        }
-    }
-
     /// `count` panels from `p` on of the K block at `k0` of `kc`: all their weights exist.
     #[inline(always)]
     pub(super) fn panels(&self, k0: usize, kc: usize, p: usize, count: usize) -> Panels {
@@ -225,9 +213,27 @@ pub(super) enum Panels {
     F32(F32Panel),
     F16(F16Panel),
     BF16(BF16Panel),
+    F16Widening(Widening<F16Panel>),
+    BF16Widening(Widening<BF16Panel>),
 }
 
 impl Panels {
+    /// The same, which what multiplies with them also writes to `to`, as f32.
+    ///
+    /// # Safety
+    /// As [`Widening::new`].
+    #[inline(always)]
+    pub(super) unsafe fn widening(self, to: *mut f32) -> Panels {
+        // SAFETY: the contract.
+        unsafe {
+            match self {
+                Panels::F16(b) => Panels::F16Widening(Widening::new(b, to)),
+                Panels::BF16(b) => Panels::BF16Widening(Widening::new(b, to)),
+                wide => wide,
+            }
+        }
+    }
+
     /// The same, where tile `t` over `kc` fetches its part of the `ahead` weights that follow these.
     #[inline(always)]
     pub(super) fn then(self, ahead: usize, t: usize, kc: usize) -> Panels {
@@ -235,6 +241,7 @@ impl Panels {
             Panels::F32(b) => Panels::F32(b.then(ahead, t, kc)),
             Panels::F16(b) => Panels::F16(b.then(ahead, t, kc)),
             Panels::BF16(b) => Panels::BF16(b.then(ahead, t, kc)),
+            widening => widening,
         }
     }
 
@@ -260,6 +267,8 @@ impl Panels {
                 Panels::F32(b) => multiply(s, rows, count, a, b, k, sums, more),
                 Panels::F16(b) => multiply(s, rows, count, a, b, k, sums, more),
                 Panels::BF16(b) => multiply(s, rows, count, a, b, k, sums, more),
+                Panels::F16Widening(b) => multiply(s, rows, count, a, b, k, sums, more),
+                Panels::BF16Widening(b) => multiply(s, rows, count, a, b, k, sums, more),
             }
         }
     }
@@ -291,25 +300,6 @@ unsafe fn multiply<S: Simd, W: Weights>(
             for i in 0..count {
                 s.tile(rows, 1, a, b.offset(i * k * S::PANEL), k, c.add(i * S::PANEL), ldc, more);
             }
-        }
-    }
-}
-
-/// Writes as many weights as `dst` has floats, a multiple of the panel: four rows of it at a time, or one.
-#[inline(always)]
-fn widen_panel<S: Simd, W: Weights>(s: S, weights: W, dst: &mut [f32]) {
-    let rows = dst.len() / S::PANEL;
-    for c in (0..S::PANEL).step_by(S::LANES) {
-        let mut k = 0;
-        while k < rows {
-            // SAFETY: `panels` made the pointer from a slice of at least as many weights; c + LANES <= PANEL.
-            unsafe {
-                for i in k..(k + 4).min(rows) {
-                    let at = i * S::PANEL + c;
-                    s.store(dst[at..at + S::LANES].as_mut_ptr(), weights.load(s, at));
-                }
-            }
-            k += 4;
         }
     }
 }

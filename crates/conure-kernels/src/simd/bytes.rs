@@ -35,7 +35,7 @@ pub(crate) trait Bytes<V>: Copy {
     fn shl(self, v: Self::B, n: u32) -> Self::B;
     /// Lanes as signed integers, converted.
     fn to_f32(self, v: Self::B) -> V;
-    /// Stores whole numbers in -128..=127 as signed bytes.
+    /// Stores numbers in -128..=127, rounded to whole ones (halves to even), as signed bytes.
     /// # Safety
     /// `LANES` bytes are writable at `p`.
     unsafe fn store_i8(self, p: *mut i8, v: V);
@@ -97,8 +97,10 @@ impl Bytes<[f32; 4]> for super::Scalar {
     }
     #[inline(always)]
     unsafe fn store_i8(self, p: *mut i8, v: [f32; 4]) {
+        // 1.5 * 2^23: adding it leaves a float whose last bit counts ones.
+        const MAGIC: f32 = 12_582_912.0;
         // SAFETY: the caller vouches for 4 bytes; the write needs no alignment.
-        unsafe { p.cast::<[i8; 4]>().write_unaligned(v.map(|v| v as i8)) }
+        unsafe { p.cast::<[i8; 4]>().write_unaligned(v.map(|v| ((v + MAGIC) - MAGIC) as i8)) }
     }
 }
 

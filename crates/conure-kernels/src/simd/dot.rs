@@ -69,7 +69,9 @@ pub(crate) struct DotTile {
     pub(crate) next: *const u8,
     /// Bytes of it that are fetched with each group, whole cache lines.
     pub(crate) ahead: usize,
-    /// Sums, added to: row `r` at `r * ldc`.
+    /// Whether sums begin at zero.
+    pub(crate) fresh: bool,
+    /// Sums, else added to: row `r` at `r * ldc`.
     pub(crate) c: *mut f32,
     /// Floats from a row of sums to the next.
     pub(crate) ldc: usize,
@@ -114,6 +116,13 @@ unsafe fn tile_fixed<D: Dot, G: Group, const R: usize, const V: usize, const P: 
     let lanes = D::S::LANES;
     // SAFETY: every address is within what the contract makes readable or writable.
     unsafe {
+        if t.fresh {
+            for r in 0..R {
+                for v in 0..V {
+                    s.store(t.c.add(r * t.ldc + v * lanes), s.splat(0.0));
+                }
+            }
+        }
         for g in 0..t.groups {
             for line in (0..t.ahead).step_by(64) {
                 s.prefetch_far(t.next.wrapping_add(g * t.ahead + line).cast());
@@ -317,7 +326,7 @@ mod x86 {
         }
         dot_tile!(
             #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-            Avx512Vnni, 2; 12: 1, 6: 1, 4: 2, 2: 2, 1: 4
+            Avx512Vnni, 2; 12: 1, 9: 1, 6: 1, 4: 2, 2: 2, 1: 4
         );
     }
 }

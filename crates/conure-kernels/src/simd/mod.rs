@@ -32,7 +32,7 @@ pub(crate) use dot::{Dot, DotTile, Group, MAX_DOT_ROWS, Small16, Small32, SmallM
 
 pub(crate) use math::{exp, sigmoid, silu, tanh};
 use tile::tile_method;
-pub(crate) use tile::{BF16Panel, F16Panel, F32Panel, Weights, panels_at_once};
+pub(crate) use tile::{BF16Panel, F16Panel, F32Panel, Weights, Widening, panels_at_once};
 
 /// Floats from one row of the left operand to the next in the buffers that [`Simd::tile`] reads. A constant, so
 /// that the rows are addressed by displacement; 33 cache lines, so that rows fall into different cache sets.
@@ -43,6 +43,9 @@ pub(crate) const TILE_K: usize = 512;
 
 /// The most rows any instruction set's tile has.
 pub(crate) const MAX_TILE_ROWS: usize = 14;
+
+/// The most lanes any instruction set's vector has.
+pub(crate) const MAX_LANES: usize = 16;
 
 /// The most columns any instruction set's panel has.
 pub(crate) const MAX_PANEL: usize = 32;
@@ -125,7 +128,8 @@ pub(crate) trait Simd: Bytes<<Self as Simd>::V> + Copy + Send + Sync + 'static {
     fn exp2_nonpositive(self, t: Self::V) -> Self::V {
         math::exp2_nonpositive(self, t)
     }
-    /// Writes four columns of `LANES` rows, the rows `stride` apart at `src`, as four vectors, `dst_stride` apart.
+    /// Writes four columns of `LANES` rows, the rows `stride` apart at `src`, as four vectors, `dst_stride` apart, one after the
+    /// other. Bits stay as they are.
     ///
     /// # Safety
     /// Four floats are readable at each row and `LANES` writable at each vector.

@@ -94,6 +94,47 @@ plain_weights!(
     BF16Panel, u16, load_bf16
 );
 
+/// Weights that a tile also writes to `to`, widened, for the tiles that come after it: between its multiply-adds that
+/// costs next to nothing.
+#[derive(Clone, Copy)]
+pub(crate) struct Widening<W> {
+    weights: W,
+    to: *mut f32,
+}
+
+impl<W: Weights> Widening<W> {
+    /// # Safety
+    /// `to` has room for all weights that are loaded, and nobody reads it meanwhile.
+    #[inline(always)]
+    pub(crate) unsafe fn new(weights: W, to: *mut f32) -> Self {
+        Widening { weights, to }
+    }
+}
+
+impl<W: Weights> Weights for Widening<W> {
+    #[inline(always)]
+    fn offset(self, elements: usize) -> Self {
+        Widening { weights: self.weights.offset(elements), to: self.to.wrapping_add(elements) }
+    }
+    #[inline(always)]
+    unsafe fn load<S: Simd>(self, s: S, at: usize) -> S::V {
+        // SAFETY: the contracts of this and of `new`.
+        unsafe {
+            let weights = self.weights.load(s, at);
+            s.store(self.to.add(at), weights);
+            weights
+        }
+    }
+    #[inline(always)]
+    fn prefetch<S: Simd>(self, s: S, at: usize) {
+        self.weights.prefetch(s, at);
+    }
+    #[inline(always)]
+    fn prefetch_next<S: Simd>(self, s: S, four: usize) {
+        self.weights.prefetch_next(s, four);
+    }
+}
+
 /// How many panels a tile of so few rows takes at once: one alone would wait for its own multiply-adds.
 #[inline(always)]
 pub(crate) const fn panels_at_once(rows: usize) -> usize {
