@@ -6,6 +6,12 @@ use conure_gguf::GgufWriter;
 use conure_tensor::DType;
 use std::io::Write;
 
+/// Frames that a step of the decoder may go on by.
+const DURATIONS: [i32; 5] = [0, 1, 2, 3, 4];
+
+/// Far above any other logit, which are of the size of one.
+const CERTAIN: f32 = 100.0;
+
 /// Sizes of a checkpoint.
 struct Geometry {
     d: usize,
@@ -96,7 +102,7 @@ fn keys(w: &mut GgufWriter<'_>, g: &Geometry, name: &str) {
         .meta("parakeet.preprocessor.log_zero_guard", (-24f32).exp2())
         .meta("parakeet.preprocessor.normalize", "per_feature")
         .meta("parakeet.joint.activation", "relu")
-        .meta("parakeet.tdt.durations", &[0i32, 1, 2, 3, 4][..]);
+        .meta("parakeet.tdt.durations", &DURATIONS[..]);
     let pieces: Vec<String> = (0..g.vocab).map(|i| format!("\u{2581}w{i}")).collect();
     w.meta("parakeet.tokenizer.pieces", pieces.as_slice());
 }
@@ -148,7 +154,10 @@ fn tensors(w: &mut GgufWriter<'_>, g: &Geometry) {
     }
     linear(w, "joint.enc", &[h, d], true);
     linear(w, "joint.pred", &[h, h], true);
-    linear(w, "joint.joint_net.2", &[g.vocab + 1 + 5, h], true);
+    random(w, "joint.joint_net.2.weight", &[g.vocab + 1 + DURATIONS.len(), h]);
+    // The longest duration always wins, so that a decoder makes as many steps as with speech: three a second, each a token.
+    let bias = [vec![0.0; g.vocab + DURATIONS.len()], vec![CERTAIN]].concat();
+    values(w, "joint.joint_net.2.bias", bias);
 }
 
 fn linear(w: &mut GgufWriter<'_>, name: &str, shape: &[usize], bias: bool) {
@@ -184,8 +193,12 @@ fn random(w: &mut GgufWriter<'_>, name: &str, shape: &[usize]) {
 }
 
 fn filled(w: &mut GgufWriter<'_>, name: &str, shape: &[usize], value: f32) {
-    let bytes: Vec<u8> = (0..shape.iter().product()).flat_map(|_: usize| value.to_le_bytes()).collect();
-    w.tensor_with(name, DType::F32, shape, move |out: &mut dyn Write| Ok(out.write_all(&bytes)?));
+    values(w, name, vec![value; shape.iter().product()]);
+}
+
+fn values(w: &mut GgufWriter<'_>, name: &str, values: Vec<f32>) {
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    w.tensor_with(name, DType::F32, &[values.len()], move |out: &mut dyn Write| Ok(out.write_all(&bytes)?));
 }
 
 #[cfg(test)]
@@ -201,6 +214,8 @@ mod tests {
         let file = conure_gguf::GgufFile::open(&path).unwrap();
         assert_eq!(file.meta().u32("parakeet.encoder.d_model").unwrap(), 32);
         assert!(file.tensor_info("joint.joint_net.2.weight").is_some());
+        let bias = file.tensor("joint.joint_net.2.bias").unwrap().data;
+        assert!(bias.ends_with(&CERTAIN.to_le_bytes()) && bias[..bias.len() - 4].iter().all(|&b| b == 0));
         assert!(run(&["13b".into(), path]).unwrap_err().to_string().contains("110m"));
         std::fs::remove_dir_all(folder).unwrap();
     }
