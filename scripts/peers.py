@@ -200,7 +200,11 @@ def write_onnx(path, meta, w, frames, weights_int8=False):
         g.initialisers,
     )
     opset = g.onnx.helper.make_opsetid("", 17)
-    g.onnx.save(g.onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    model = g.onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    # A file of ONNX ends at 2 GiB; weights of more lie beside it.
+    large = sum(len(i.raw_data) for i in g.initialisers) > 3 << 29
+    beside = {"save_as_external_data": True, "location": os.path.basename(path) + ".data"} if large else {}
+    g.onnx.save(model, path, **beside)
 
 
 def features(frames, mels):
@@ -259,13 +263,15 @@ def quantise(path, to):
     """The f32 model with its products in eight bits, activations quantised as they come: onnxruntime's own way."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    quantize_dynamic(path, to, weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul"], per_channel=False)
+    how = {"weight_type": QuantType.QInt8, "op_types_to_quantize": ["MatMul"], "per_channel": False}
+    quantize_dynamic(path, to, use_external_data_format=os.path.exists(path + ".data"), **how)
 
 
 def prepare(options, meta, w, seconds):
     """The peers' models for this length, made once."""
     frames = int(seconds * 100) + 1
-    stem = os.path.join(options.work, f"encoder-{seconds:g}s")
+    name = os.path.basename(options.models[0]).split(".f32")[0]
+    stem = os.path.join(options.work, f"{name}-{seconds:g}s")
     plain, weights8, dynamic8 = stem + "-f32.onnx", stem + "-weights8.onnx", stem + "-dynamic8.onnx"
     if not os.path.exists(plain):
         write_onnx(plain, meta, w, frames)

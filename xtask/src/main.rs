@@ -37,9 +37,9 @@ Usage: cargo xtask COMMAND
             make the GGUF file of the embedded model again, with its sources
   random-model 110m|0.6b|tiny|step OUT.gguf
             write a model of a real size with random weights, for measuring time and memory
-  peers [OPTIONS] [-- MODEL.gguf...]
-            time of the 110M encoder beside onnxruntime and OpenVINO, which are installed into target/; MODELs are the
-            same encoder in other element types; OPTIONS are those of scripts/peers.py
+  peers [--geometry 110m|0.6b] [OPTIONS] [-- MODEL.gguf...]
+            time of an encoder (110m) with random weights beside onnxruntime and OpenVINO, which are installed into target/;
+            MODELs are the same encoder in other element types; OPTIONS are those of scripts/peers.py
   peers --llm [OPTIONS] [-- MODEL.gguf]
             reading a prompt and decoding with Gemma 3 270M, or MODEL, beside llama.cpp and OpenVINO, which are installed into
             target/; OPTIONS are those of scripts/peers_llm.py

@@ -58,8 +58,9 @@ fn install(venv: &Path, imports: &str, packages: &[&str]) -> Result<PathBuf> {
     Ok(python)
 }
 
-/// Runs `peers --llm ...`, see [`language`], or `peers [--rounds N] [--budget SECONDS] [--threads N...] [--seconds S...]
-/// [--cpu-only] [-- MODEL.gguf...]`. The models are further ones for Conure, the same encoder in other element types.
+/// Runs `peers --llm ...`, see [`language`], or `peers [--geometry 110m|0.6b] [--rounds N] [--budget SECONDS] [--threads N...]
+/// [--seconds S...] [--cpu-only] [-- MODEL.gguf...]`. The models are further ones for Conure, the same encoder in other
+/// element types.
 ///
 /// # Errors
 /// Python or its packages that cannot be had; a build or a measurement that fails.
@@ -69,9 +70,13 @@ pub fn run(args: &[String]) -> Result<()> {
     }
     let work = work()?;
     let python = install(&work.join("venv"), "import numpy, onnx, onnxruntime, openvino", &PACKAGES)?;
-    let model = work.join("random-110m.f32.gguf");
+    let (geometry, args) = match args {
+        [option, geometry, rest @ ..] if option == "--geometry" => (geometry.as_str(), rest),
+        _ => ("110m", args),
+    };
+    let model = work.join(format!("random-{geometry}.f32.gguf"));
     if !model.exists() {
-        random_model::run(&["110m".into(), model.display().to_string()])?;
+        random_model::run(&[geometry.into(), model.display().to_string()])?;
     }
     process::run(cargo().args(["build", "--release", "-p", "conure", "--example", "encoder_speed"]))?;
     let (options, models) = match args.iter().position(|a| a == "--") {
