@@ -40,23 +40,11 @@ impl AlignedBuf {
         AlignedBuf(vec![Line([0; 64]); bytes.div_ceil(64)])
     }
 
-    /// At least `bytes` zero bytes, which cost nothing until they are touched.
-    ///
-    /// # Errors
-    /// [`KernelError::OutOfMemory`] if they are refused.
-    pub(crate) fn try_zeroed(kernel: &'static str, bytes: usize) -> Result<AlignedBuf> {
-        zeroed::<Line>(kernel, bytes.div_ceil(64)).map(AlignedBuf)
-    }
-
-    pub(crate) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.0.len() * 64
     }
 
-    pub(crate) fn as_slice<T: bytemuck::Pod>(&self) -> &[T] {
-        bytemuck::cast_slice(&self.0)
-    }
-
-    pub(crate) fn as_mut_slice<T: bytemuck::Pod>(&mut self) -> &mut [T] {
+    fn as_mut_slice<T: bytemuck::Pod>(&mut self) -> &mut [T] {
         bytemuck::cast_slice_mut(&mut self.0)
     }
 }

@@ -17,6 +17,7 @@ mod budget;
 mod buffer;
 mod check;
 mod isa;
+mod pages;
 mod simd;
 mod weighted;
 

@@ -4,6 +4,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use crate::gemm::{Activation, Epilogue, PackedMatrix, linear};
+use crate::pages::Pages;
 use crate::{Cpu, KernelError, Result};
 use conure_tensor::{DType, quant};
 
@@ -95,12 +96,15 @@ pub fn product_seconds(
     fastest(|| linear(cpu, black_box(&x), m, &weights, &epilogue, &mut out))
 }
 
-/// Bytes a second that the threads read together of a buffer of `bytes`, at their best.
+/// Bytes a second that the threads read together of a buffer of `bytes`, at their best: one that lies as packed weights do, read
+/// from front to back by a plain loop. A loop that also fetches ahead, as products of one row do, reads up to 1.4 times as fast.
 ///
 /// # Errors
-/// [`KernelError::TaskPanicked`], if anything.
+/// [`KernelError::OutOfMemory`], if anything.
 pub fn bandwidth(cpu: &Cpu, bytes: usize) -> Result<f64> {
-    let data = vec![1u64; (bytes / 8).max(1)];
+    let mut pages = Pages::zeroed("roofline", bytes.max(8))?;
+    pages.as_mut_slice::<u64>().fill(1);
+    let data = pages.as_slice::<u64>();
     let words = CHUNK / 8;
     let seconds = fastest(|| {
         cpu.threads().run(data.len().div_ceil(words), |task, _| {

@@ -21,8 +21,9 @@ use conure_tensor::quant::mxfp4;
 use conure_tensor::quant::parts::{Layout, Parts};
 
 use super::Columns;
-use crate::buffer::{AlignedBuf, SharedMut};
+use crate::buffer::SharedMut;
 use crate::isa::is_biased;
+use crate::pages::Pages;
 use crate::simd::{Bytes, MAX_PANEL, Simd};
 use crate::{Cpu, Result};
 
@@ -51,7 +52,7 @@ pub(super) struct Blocks {
     panel: usize,
     /// Units of a panel: K / block.
     units: usize,
-    data: AlignedBuf,
+    data: Pages,
 }
 
 impl Blocks {
@@ -72,10 +73,9 @@ impl Blocks {
         let bias = if biased { 0x80 } else { offset };
         let table = layout.table.map(|t| t.map(|v| v.cast_unsigned().wrapping_add(bias)));
         let (units, panel) = (k / layout.block, columns.panel);
-        let mut blocks =
-            Blocks { layout, wide, biased, offset, table, panel, units, data: AlignedBuf::default() };
+        let mut blocks = Blocks { layout, wide, biased, offset, table, panel, units, data: Pages::default() };
         let unit = blocks.unit_bytes();
-        let mut data = AlignedBuf::try_zeroed(super::packed::KERNEL, columns.panels() * units * unit)?;
+        let mut data = Pages::zeroed(super::packed::KERNEL, columns.panels() * units * unit)?;
         let shared = SharedMut::new(data.as_mut_slice::<u8>());
         let row_bytes = units * dtype.block_bytes();
         // Eight units are a few kilobytes to some tens.
@@ -175,6 +175,11 @@ impl Blocks {
     pub(super) fn panel(&self, p: usize) -> (&[u8], usize) {
         let bytes = self.unit_bytes();
         (&self.data.as_slice::<u8>()[p * self.units * bytes..][..self.units * bytes], bytes)
+    }
+
+    /// What is added to a product for each of the activations in it: minus what stored quanta are too large by.
+    pub(super) fn excess(&self) -> i32 {
+        if self.biased { -128 } else { -i32::from(self.offset) }
     }
 
     /// What makes a number of a quantum: bits to flip, and what is subtracted then.

@@ -13,6 +13,7 @@ mod patches;
 mod quantised;
 mod round;
 mod row;
+mod share;
 mod worker;
 
 pub use epilogue::{Activation, Epilogue, Residual};
@@ -148,11 +149,16 @@ impl Product<'_> {
             return Ok(());
         }
         let out = SharedMut::new(out);
-        if let (Source::Packed(PackedMatrix { blocks: Some(blocks), .. }), Left::Dense(x), Precision::Fast) =
-            (self.source, self.left, cpu.precision())
+        if let (Source::Packed(PackedMatrix { blocks: Some(blocks), .. }), Left::Dense(x)) =
+            (self.source, self.left)
             && self.k > 0
         {
-            return quantised::run(self, x, blocks, cpu, isa, out);
+            if self.m == 1 {
+                return row::run(self, x, blocks, cpu, isa, out);
+            }
+            if cpu.precision() == Precision::Fast {
+                return quantised::run(self, x, blocks, cpu, isa, out);
+            }
         }
         let cut = Cut::new(self, tile_size(isa), cpu.threads().count());
         let claims = Claims::default();

@@ -4,8 +4,9 @@ use bytemuck::Pod;
 use conure_tensor::DType;
 
 use super::blocks::Blocks;
-use crate::buffer::{AlignedBuf, SharedMut};
+use crate::buffer::SharedMut;
 use crate::isa::{Isa, Kernel, dispatch, tile_size};
+use crate::pages::Pages;
 use crate::simd::{
     BF16Panel, F16Panel, F32Panel, Simd, TILE_K, Weights, Widening, pack_columns, panels_at_once,
 };
@@ -33,7 +34,7 @@ pub struct PackedMatrix {
     pub(super) n: usize,
     pub(super) k: usize,
     pub(super) columns: Columns,
-    pub(super) data: AlignedBuf,
+    pub(super) data: Pages,
     /// There if [`Format::Blocks`]; `data` is empty then.
     pub(super) blocks: Option<Blocks>,
 }
@@ -128,14 +129,13 @@ impl PackedMatrix {
             n,
             k,
             columns,
-            data: AlignedBuf::default(),
+            data: Pages::default(),
             blocks: None,
         };
         let padded = check::size(KERNEL, "packed weights", &[columns.panels(), columns.panel, k])?;
         match format {
             Format::F32 => {
-                packed.data =
-                    AlignedBuf::try_zeroed(KERNEL, check::size(KERNEL, "packed weights", &[padded, 4])?)?;
+                packed.data = Pages::zeroed(KERNEL, check::size(KERNEL, "packed weights", &[padded, 4])?)?;
                 match bytemuck::try_cast_slice::<u8, f32>(data) {
                     Ok(data) if cfg!(target_endian = "little") => {
                         pack_f32(cpu, columns, k, data, packed.data.as_mut_slice())?;
@@ -144,8 +144,7 @@ impl PackedMatrix {
                 }
             }
             Format::F16 | Format::BF16 => {
-                packed.data =
-                    AlignedBuf::try_zeroed(KERNEL, check::size(KERNEL, "packed weights", &[padded, 2])?)?;
+                packed.data = Pages::zeroed(KERNEL, check::size(KERNEL, "packed weights", &[padded, 2])?)?;
                 pack_plain::<u16>(cpu, columns, k, data, packed.data.as_mut_slice())?;
             }
             Format::Blocks => packed.blocks = Blocks::pack(cpu, dtype, columns, k, data)?,

@@ -10,7 +10,6 @@ use super::Product;
 use super::blocks::{Blocks, MAX_UNIT};
 use super::cut::{Claim, Claims, Cut};
 use super::round::{Shape, round_rows};
-use super::row::{self, Row};
 use crate::buffer::{Carve, SharedMut, with_operand, with_scratch};
 use crate::isa::{DotKernel, Isa, dispatch_dot};
 use crate::simd::{Dot, DotTile, Group, MAX_DOT_ROWS, Simd, Small16, Small32, SmallMins32, Wide32};
@@ -154,13 +153,23 @@ impl DotKernel for Multiply<'_, '_> {
 
     #[inline(always)]
     fn run<D: Dot>(self, d: D) {
-        let blocks = self.task.blocks;
-        match (blocks.wide, blocks.layout.group, blocks.layout.mins) {
-            (true, _, _) => self.multiply::<D, Wide32>(d),
-            (_, _, true) => self.multiply::<D, SmallMins32>(d),
-            (_, 16, _) => self.multiply::<D, Small16>(d),
-            _ => self.multiply::<D, Small32>(d),
-        }
+        by_group(d, self.task.blocks, self);
+    }
+}
+
+/// Work that is compiled for each way in which groups of weights are stored.
+pub(super) trait ByGroup {
+    fn run<D: Dot, G: Group>(self, d: D);
+}
+
+/// Runs `kernel` for the groups of `blocks`.
+#[inline(always)]
+pub(super) fn by_group<D: Dot, K: ByGroup>(d: D, blocks: &Blocks, kernel: K) {
+    match (blocks.wide, blocks.layout.group, blocks.layout.mins) {
+        (true, _, _) => kernel.run::<D, Wide32>(d),
+        (_, _, true) => kernel.run::<D, SmallMins32>(d),
+        (_, 16, _) => kernel.run::<D, Small16>(d),
+        _ => kernel.run::<D, Small32>(d),
     }
 }
 
@@ -171,9 +180,9 @@ struct Panel<'a> {
     mins: &'a mut [f32],
 }
 
-impl<'b> Multiply<'_, 'b> {
+impl<'b> ByGroup for Multiply<'_, 'b> {
     #[inline(always)]
-    fn multiply<D: Dot, G: Group>(self, d: D) {
+    fn run<D: Dot, G: Group>(self, d: D) {
         let Multiply { task, cut, claims, worker, scratch } = self;
         let (pair, rows) = (task.pair(), cut.rows.min(task.m));
         let (quanta, scales) = task.panel_len(rows);
@@ -192,32 +201,13 @@ impl<'b> Multiply<'_, 'b> {
             let first = block * cut.rows;
             let count = rows.min(task.m - first);
             for p in (from..to).step_by(pair) {
-                if task.m == 1 {
-                    task.row_past_panel::<D, G>(d, p, pair, sums);
-                } else {
-                    task.rows_past_panel::<D, G>(d, first, count, p, &mut panels[..pair], sums);
-                }
+                task.rows_past_panel::<D, G>(d, first, count, p, &mut panels[..pair], sums);
             }
         }
     }
 }
 
 impl Task<'_> {
-    /// The only row against the panels `p..p + pair`.
-    #[inline(always)]
-    fn row_past_panel<D: Dot, G: Group>(&self, d: D, p: usize, pair: usize, sums: &mut [f32]) {
-        let np = D::S::PANEL;
-        let (bytes, rest) = self.activations.split_at(self.shape.bytes_len());
-        let (scales, x_sums) = rest.split_at(self.shape.scales_len());
-        let x = Row { bytes, scales, sums: x_sums };
-        sums[..pair * np].fill(0.0);
-        for i in 0..pair {
-            row::panel::<D, G>(d, self.blocks, p + i, x, &mut sums[i * np..]);
-        }
-        // SAFETY: claims have disjoint columns.
-        unsafe { self.product.finish(d.simd(), self.out, self.start, 1, p, pair, sums, pair * np) };
-    }
-
     /// `rows` rows from row `first` on, the start of a block of rows, against panels from `p` on: a part of K after the other,
     /// which all rows read while it is in the nearest cache.
     #[inline(always)]

@@ -128,7 +128,7 @@ impl DotKernel for Round<'_> {
 /// # Safety
 /// `out` has room for as many bytes as `x` has floats, a multiple of LANES.
 #[inline(always)]
-unsafe fn round_group<S: Simd>(s: S, x: &[f32], out: *mut i8) -> (f32, S::V) {
+pub(super) unsafe fn round_group<S: Simd>(s: S, x: &[f32], out: *mut i8) -> (f32, S::V) {
     let (mut largest, mut poison) = (s.splat(0.0), s.splat(0.0));
     for x in x.chunks_exact(S::LANES) {
         // SAFETY: `x` has LANES floats.
@@ -154,8 +154,8 @@ fn sum_groups<D: Dot>(d: D, blocks: &Blocks, shape: Shape, block: &mut [f32]) {
     let (bytes, rest) = block.split_at_mut(shape.bytes_len());
     let (scales, sums) = rest.split_at_mut(shape.scales_len());
     // What each activation counts: what stored quanta are too large by, or one.
-    let excess = if blocks.biased { 128 } else { blocks.offset };
-    let times = s.splat_i32(i32::from_le_bytes([if layout.mins { 1 } else { excess }; 4]));
+    let each = if layout.mins { 1 } else { blocks.excess().unsigned_abs() };
+    let times = s.splat_i32(i32::from_le_bytes([each.to_le_bytes()[0]; 4]));
     let chunks = layout.group / 4;
     for g in 0..shape.groups {
         for first in (0..D::ROWS).step_by(D::S::LANES) {

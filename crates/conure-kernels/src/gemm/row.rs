@@ -1,29 +1,196 @@
 //! One row, as decoding has it: time goes into fetching weights, so each byte of a panel is read once, in its order in memory, and
-//! multiplied in the register in which it is unpacked.
+//! multiplied in the register in which it is unpacked. What comes [`AHEAD`] bytes later is fetched meanwhile: without that a core
+//! computes and waits in turn, 9.5 GB/s in q5_0 where it can read 13. All matrices of a model of 270M, 248 MB, then take two
+//! threads 10.3 ms where they took 14.5 (medians of 4 turns, `examples/decode.rs`); 9.0 ms, 27.5 GB/s, with both vectors of a panel at
+//! once, even shares (`share.rs`) and large pages (`pages.rs`).
 
+use super::Product;
 use super::blocks::{Blocks, MAX_GROUPS, quanta_of};
+use super::quantised::{ByGroup, by_group};
+use super::round::round_group;
+use super::share::{Share, Taken};
+use crate::buffer::{Carve, SharedMut, with_operand};
+use crate::isa::{DotKernel, Isa, Kernel, dispatch, dispatch_dot};
 use crate::simd::{Bytes, Dot, Group, MAX_PANEL, Simd};
+use crate::{Cpu, Precision, Result};
 use conure_tensor::quant::parts::Layout;
 
 /// K that the quanta are interleaved over.
 const PART: usize = 32;
 
-/// A row of activations in a block of `ROWS`, of which it is the first; as [`crate::simd::DotTile`] describes them.
-#[derive(Clone, Copy)]
-pub(super) struct Row<'a> {
-    pub(super) bytes: &'a [f32],
-    pub(super) scales: &'a [f32],
-    pub(super) sums: &'a [f32],
+/// Bytes from what is multiplied to what is fetched meanwhile: 0.7 us of reading, several times what memory takes to answer.
+const AHEAD: usize = 8192;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// `out` as [`super::linear`] says, of `x` `[K]` and weights in a block format: in [`Precision::Fast`] as `quantised.rs` defines it.
+pub(super) fn run(
+    product: &Product<'_>,
+    x: &[f32],
+    blocks: &Blocks,
+    cpu: &Cpu,
+    isa: Isa,
+    out: SharedMut<'_, f32>,
+) -> Result<()> {
+    let (panels, unit) = (product.columns.panels(), if product.columns.halves { 2 } else { 1 });
+    let share = Share::new(panels, unit, blocks.panel(0).0.len(), cpu.threads().count());
+    let taken = Taken::default();
+    let work = |worker| Work { product, blocks, share, taken: &taken, worker, out };
+    if cpu.precision() == Precision::Exact {
+        return cpu.threads().run(share.workers(), |worker, _| {
+            dispatch(isa, Exact { work: work(worker), x });
+        });
+    }
+    let groups = product.k / blocks.layout.group;
+    let (bytes_len, groups_len) = (Carve::padded(product.k / 4), Carve::padded(groups));
+    with_operand(bytes_len + 2 * groups_len, |operand| {
+        let (bytes, rest) = operand.split_at_mut(bytes_len);
+        let (scales, sums) = rest.split_at_mut(groups_len);
+        let bytes: &mut [i8] = bytemuck::cast_slice_mut(bytes);
+        dispatch_dot(isa, Round { x, blocks, bytes: &mut *bytes, scales: &mut *scales, sums: &mut *sums });
+        let x = Row { bytes, scales, sums };
+        cpu.threads().run(share.workers(), |worker, _| {
+            dispatch_dot(isa, Fast { work: work(worker), x });
+        })
+    })
 }
 
-/// Adds the products of `x` with all of panel `p` to `sums` `[PANEL]`: bit for bit what the tile of more rows gives.
+/// A worker's part of a product.
+#[derive(Clone, Copy)]
+struct Work<'a> {
+    product: &'a Product<'a>,
+    blocks: &'a Blocks,
+    share: Share,
+    taken: &'a Taken,
+    worker: usize,
+    out: SharedMut<'a, f32>,
+}
+
+impl Work<'_> {
+    /// Panels that stay together.
+    fn unit(&self) -> usize {
+        if self.product.columns.halves { 2 } else { 1 }
+    }
+
+    /// Stores the finished sums of the unit at `p`.
+    #[inline(always)]
+    fn finish<S: Simd>(&self, s: S, p: usize, sums: &[f32; 2 * MAX_PANEL]) {
+        // SAFETY: steps have disjoint columns, and a panel's columns belong to one.
+        unsafe { self.product.finish(s, self.out, 0, 1, p, self.unit(), sums, self.unit() * S::PANEL) };
+    }
+}
+
+/// Products of activations as they are with decoded weights. A predictor's step in q8_0 (640 units, two threads) takes 126 us so, and
+/// took 206 us when panels were widened first; 158 us in f32.
+struct Exact<'a> {
+    work: Work<'a>,
+    x: &'a [f32],
+}
+
+impl Kernel for Exact<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Exact { work, x } = self;
+        for (from, to, end) in work.share.steps(work.taken, work.worker) {
+            for p in (from..to).step_by(work.unit()) {
+                let mut sums = [0f32; 2 * MAX_PANEL];
+                for (i, sums) in sums.chunks_exact_mut(S::PANEL).enumerate().take(work.unit()) {
+                    exact_panel(s, work.blocks, (p + i, end), x, sums);
+                }
+                work.finish(s, p, &sums);
+            }
+        }
+    }
+}
+
+/// Products of rounded activations with weights as they are.
+struct Fast<'a> {
+    work: Work<'a>,
+    x: Row<'a>,
+}
+
+impl DotKernel for Fast<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<D: Dot>(self, d: D) {
+        by_group(d, self.work.blocks, self);
+    }
+}
+
+impl ByGroup for Fast<'_> {
+    #[inline(always)]
+    fn run<D: Dot, G: Group>(self, d: D) {
+        let Fast { work, x } = self;
+        for (from, to, end) in work.share.steps(work.taken, work.worker) {
+            for p in (from..to).step_by(work.unit()) {
+                let mut sums = [0f32; 2 * MAX_PANEL];
+                for (i, sums) in sums.chunks_exact_mut(D::S::PANEL).enumerate().take(work.unit()) {
+                    panel::<D, G>(d, work.blocks, (p + i, end), x, sums);
+                }
+                work.finish(d.simd(), p, &sums);
+            }
+        }
+    }
+}
+
+/// A rounded row of activations: what a block of several has, for one.
+#[derive(Clone, Copy)]
+struct Row<'a> {
+    /// `[K]`
+    bytes: &'a [i8],
+    /// `[groups]`
+    scales: &'a [f32],
+    /// `[groups]`, as [`crate::simd::DotTile::x_sums`].
+    sums: &'a [f32],
+}
+
+/// Rounds `x` as a block of rows is rounded.
+struct Round<'a> {
+    x: &'a [f32],
+    blocks: &'a Blocks,
+    bytes: &'a mut [i8],
+    scales: &'a mut [f32],
+    sums: &'a mut [f32],
+}
+
+impl DotKernel for Round<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<D: Dot>(self, d: D) {
+        let (s, layout, excess) = (d.simd(), self.blocks.layout, self.blocks.excess());
+        let mut poison = s.splat(0.0);
+        let groups = self.x.chunks_exact(layout.group).zip(self.bytes.chunks_exact_mut(layout.group));
+        for ((x, bytes), (scale, sum)) in groups.zip(self.scales.iter_mut().zip(self.sums.iter_mut())) {
+            // SAFETY: `bytes` has as many elements as `x`, a multiple of LANES.
+            let (of_group, poison_of_group) = unsafe { round_group(s, x, bytes.as_mut_ptr()) };
+            poison = s.add(poison, poison_of_group);
+            *scale = of_group;
+            let total: i32 = bytes.iter().map(|&q| i32::from(q)).sum();
+            *sum = if layout.mins {
+                of_group * total as f32
+            } else {
+                f32::from_bits(excess.wrapping_mul(total).cast_unsigned())
+            };
+        }
+        if s.sum(poison).is_nan() {
+            self.scales.fill(f32::NAN);
+        }
+    }
+}
+
+/// Adds the products of `x` with all of panel `p`, of a stretch to `end`, to `sums` `[PANEL]`: bit for bit what the tile of more rows gives.
 #[inline(always)]
-pub(super) fn panel<D: Dot, G: Group>(d: D, blocks: &Blocks, p: usize, x: Row<'_>, sums: &mut [f32]) {
+fn panel<D: Dot, G: Group>(d: D, blocks: &Blocks, (p, end): (usize, usize), x: Row<'_>, sums: &mut [f32]) {
     match blocks.layout.bits {
-        4 => panel_of::<D, G, 4>(d, blocks, p, x, sums),
-        5 => panel_of::<D, G, 5>(d, blocks, p, x, sums),
-        6 => panel_of::<D, G, 6>(d, blocks, p, x, sums),
-        _ => panel_of::<D, G, 8>(d, blocks, p, x, sums),
+        4 => panel_of::<D, G, 4>(d, blocks, (p, end), x, sums),
+        5 => panel_of::<D, G, 5>(d, blocks, (p, end), x, sums),
+        6 => panel_of::<D, G, 6>(d, blocks, (p, end), x, sums),
+        _ => panel_of::<D, G, 8>(d, blocks, (p, end), x, sums),
     }
 }
 
@@ -31,7 +198,7 @@ pub(super) fn panel<D: Dot, G: Group>(d: D, blocks: &Blocks, p: usize, x: Row<'_
 fn panel_of<D: Dot, G: Group, const BITS: usize>(
     d: D,
     blocks: &Blocks,
-    p: usize,
+    (p, end): (usize, usize),
     x: Row<'_>,
     sums: &mut [f32],
 ) {
@@ -40,65 +207,86 @@ fn panel_of<D: Dot, G: Group, const BITS: usize>(
     let (mut scales, mut mins) = ([0f32; MAX_GROUPS * MAX_PANEL], [0f32; MAX_GROUPS * MAX_PANEL]);
     let (bytes, unit_bytes) = blocks.panel(p);
     let (parts, groups) = (block / PART, block / G::LEN);
-    assert!(sums.len() >= np && groups <= MAX_GROUPS);
+    assert!(sums.len() >= np && groups <= MAX_GROUPS && np <= MAX_VECTORS * lanes);
+    let last = bytes.as_ptr().wrapping_add((end - p) * bytes.len());
+    let mut totals = [s.splat(0.0); MAX_VECTORS];
+    for (total, sums) in totals.iter_mut().zip(sums.chunks_exact(lanes)) {
+        // SAFETY: LANES floats.
+        *total = unsafe { s.load(sums.as_ptr()) };
+    }
     for (u, unit) in bytes.chunks_exact(unit_bytes).enumerate() {
+        fetch(s, unit, last);
         let (quanta, stored) = unit.split_at(parts * part_bytes);
         blocks.scales_of(s, stored, &mut scales, &mut mins);
-        let x_bytes = &x.bytes[u * block / 4 * D::ROWS..][..block / 4 * D::ROWS];
-        let x_scales = &x.scales[u * groups * D::ROWS..][..groups * D::ROWS];
-        let x_sums = &x.sums[u * groups * D::ROWS..][..groups * D::ROWS];
-        for v in (0..np).step_by(lanes) {
-            // SAFETY: v + LANES <= PANEL, and `sums` has PANEL floats.
-            let mut sum = unsafe { s.load(sums.as_ptr().add(v)) };
-            for part in 0..parts {
-                // SAFETY: `part_bytes` bytes for each of the parts; of the activations, PART bytes for each row and part.
-                let halves = unsafe {
-                    let w = quanta.as_ptr().add(part * part_bytes + 4 * v);
-                    let x = x_bytes.as_ptr().cast::<i8>().add(part * PART * D::ROWS);
-                    multiply::<D, G, BITS>(d, blocks, w, x)
-                };
-                let g = part * PART / G::LEN;
-                if G::LEN == PART {
-                    let all = s.add_i32(halves[0], halves[1]);
-                    sum = add_group::<D, G>(d, sum, all, (g, v), [&scales, &mins], [x_scales, x_sums]);
+        let x_bytes = &x.bytes[u * block..][..block];
+        let [x_scales, x_sums] = [x.scales, x.sums].map(|x| &x[u * groups..][..groups]);
+        for part in 0..parts {
+            let g = part * PART / G::LEN;
+            // SAFETY: `part_bytes` bytes for each of the parts; of the activations, PART bytes.
+            let products = unsafe {
+                let w = quanta.as_ptr().add(part * part_bytes);
+                let x = x_bytes.as_ptr().add(part * PART);
+                multiply::<D, G, BITS>(d, blocks, w, x)
+            };
+            let factors = [&scales, &mins];
+            let of_x = [x_scales, x_sums];
+            for (v, total) in totals.iter_mut().enumerate().take(np / lanes) {
+                let ([first, second], v) = (products[v], v * lanes);
+                *total = if G::LEN == PART {
+                    add_group::<D, G>(d, *total, s.add_i32(first, second), (g, v), factors, of_x)
                 } else {
-                    for (i, half) in halves.into_iter().enumerate() {
-                        sum =
-                            add_group::<D, G>(d, sum, half, (g + i, v), [&scales, &mins], [x_scales, x_sums]);
-                    }
-                }
+                    let sum = add_group::<D, G>(d, *total, first, (g, v), factors, of_x);
+                    add_group::<D, G>(d, sum, second, (g + 1, v), factors, of_x)
+                };
             }
-            // SAFETY: as for the load.
-            unsafe { s.store(sums.as_mut_ptr().add(v), sum) };
         }
+    }
+    for (total, sums) in totals.iter().zip(sums[..np].chunks_exact_mut(lanes)) {
+        // SAFETY: LANES floats.
+        unsafe { s.store(sums.as_mut_ptr(), *total) };
     }
 }
 
-/// The products of a part's first and second half with one vector of columns.
+/// Fetches what lies [`AHEAD`] bytes behind `unit`, if that is before `end`: what follows is another worker's.
+#[inline(always)]
+fn fetch<S: Simd>(s: S, unit: &[u8], end: *const u8) {
+    if unit.as_ptr().wrapping_add(AHEAD) >= end {
+        return;
+    }
+    for line in (0..unit.len()).step_by(LINE) {
+        s.prefetch_far(unit.as_ptr().wrapping_add(AHEAD + line).cast());
+    }
+}
+
+/// The products of a part's first and second half with all vectors of columns.
 ///
 /// # Safety
-/// At `w` there is the first column of a part of a panel, at `x` the first row of a part of a block of activations.
+/// At `w` there is a part of a panel, at `x` PART bytes.
 #[inline(always)]
 unsafe fn multiply<D: Dot, G: Group, const BITS: usize>(
     d: D,
     blocks: &Blocks,
     w: *const u8,
     x: *const i8,
-) -> [crate::simd::Vector<D>; 2] {
+) -> [[crate::simd::Vector<D>; 2]; MAX_VECTORS] {
     let s = d.simd();
-    let mut halves = [s.splat_i32(0); 2];
+    let mut products = [[s.splat_i32(0); 2]; MAX_VECTORS];
     for c in 0..4 {
-        // SAFETY: the contract: 4 or 8 rows of 4 PANEL bytes, and BITS - 4 more of them; 8 chunks of ROWS times 4 bytes.
-        unsafe {
-            let quanta = quanta_of::<D::S, BITS>(s, w, c, blocks.table());
+        // SAFETY: the contract: 8 chunks of 4 bytes.
+        let x = [0, 4].map(|half| unsafe { s.repeat4(x.add((c + half) * 4)) });
+        for (v, products) in products.iter_mut().enumerate().take(D::S::PANEL / D::S::LANES) {
+            // SAFETY: the contract: 4 or 8 rows of 4 PANEL bytes, and BITS - 4 more of them.
+            let quanta = unsafe { quanta_of::<D::S, BITS>(s, w.add(v * 4 * D::S::LANES), c, blocks.table()) };
             for (i, q) in quanta.into_iter().enumerate() {
-                let x = s.repeat4(x.add((c + 4 * i) * 4 * D::ROWS));
-                halves[i] =
-                    if G::WIDE { d.dot::<true>(halves[i], q, x) } else { d.dot::<false>(halves[i], q, x) };
+                products[i] = if G::WIDE {
+                    d.dot::<true>(products[i], q, x[i])
+                } else {
+                    d.dot::<false>(products[i], q, x[i])
+                };
             }
         }
     }
-    halves
+    products
 }
 
 /// Adds group `g` of the columns from `v` on to their sums, in the order and with the roundings of the tile.
@@ -112,7 +300,7 @@ fn add_group<D: Dot, G: Group>(
     [x_scales, x_sums]: [&[f32]; 2],
 ) -> <D::S as Simd>::V {
     let (s, at) = (d.simd(), g * D::S::PANEL + v);
-    let (x_scale, x_sum) = (x_scales[g * D::ROWS], x_sums[g * D::ROWS]);
+    let (x_scale, x_sum) = (x_scales[g], x_sums[g]);
     // What stored quanta are too large by; minima have it in them.
     let products =
         if G::MINS { products } else { s.add_i32(products, s.splat_i32(x_sum.to_bits().cast_signed())) };
@@ -130,7 +318,7 @@ const MAX_VECTORS: usize = 4;
 /// Adds the products of the activations `x` `[K]` as they are with all of panel `p`, decoded, to `sums` `[PANEL]`: bit for bit what
 /// the widened panel gives, which takes longer to write and to read again than it takes to multiply.
 #[inline(always)]
-pub(super) fn exact_panel<S: Simd>(s: S, blocks: &Blocks, p: usize, x: &[f32], sums: &mut [f32]) {
+fn exact_panel<S: Simd>(s: S, blocks: &Blocks, p: (usize, usize), x: &[f32], sums: &mut [f32]) {
     match blocks.layout.bits {
         4 => exact_panel_of::<S, 4>(s, blocks, p, x, sums),
         5 => exact_panel_of::<S, 5>(s, blocks, p, x, sums),
@@ -140,18 +328,26 @@ pub(super) fn exact_panel<S: Simd>(s: S, blocks: &Blocks, p: usize, x: &[f32], s
 }
 
 #[inline(always)]
-fn exact_panel_of<S: Simd, const BITS: usize>(s: S, blocks: &Blocks, p: usize, x: &[f32], sums: &mut [f32]) {
+fn exact_panel_of<S: Simd, const BITS: usize>(
+    s: S,
+    blocks: &Blocks,
+    (p, end): (usize, usize),
+    x: &[f32],
+    sums: &mut [f32],
+) {
     let (np, Layout { block, group, .. }) = (S::PANEL, blocks.layout);
     let (parts, part_bytes) = (block / PART, BITS * 4 * np);
     let (mut scales, mut mins) = ([0f32; MAX_GROUPS * MAX_PANEL], [0f32; MAX_GROUPS * MAX_PANEL]);
     let (bytes, unit_bytes) = blocks.panel(p);
     assert!(sums.len() >= np && block / group <= MAX_GROUPS && np <= MAX_VECTORS * S::LANES);
+    let last = bytes.as_ptr().wrapping_add((end - p) * bytes.len());
     let mut chains = [s.splat(0.0); MAX_VECTORS];
     for (chain, sums) in chains.iter_mut().zip(sums.chunks_exact(S::LANES)) {
         // SAFETY: LANES floats.
         *chain = unsafe { s.load(sums.as_ptr()) };
     }
     for (unit, x) in bytes.chunks_exact(unit_bytes).zip(x.chunks_exact(block)) {
+        fetch(s, unit, last);
         let (quanta, stored) = unit.split_at(parts * part_bytes);
         blocks.scales_of(s, stored, &mut scales, &mut mins);
         for (part, x) in x.as_chunks::<PART>().0.iter().enumerate() {

@@ -1,11 +1,8 @@
 //! What one thread does for a product: it copies a block of rows so that tiles can read it, then takes panel after panel
 //! past all of its tiles.
 
-use super::blocks::Blocks;
 use super::cut::{Claim, Claims, Cut};
 use super::packed::{Format, Panels};
-use super::patches::Left;
-use super::row::exact_panel;
 use super::{Activation, Epilogue, Product, Residual, Source, epilogue};
 use crate::buffer::{Carve, SharedMut};
 use crate::isa::Kernel;
@@ -236,34 +233,6 @@ impl Product<'_> {
 }
 
 impl Worker<'_> {
-    /// The row and the weights, where there is one row and weights in blocks.
-    fn alone(&self) -> Option<(&[f32], &Blocks)> {
-        match (self.product.left, self.product.source) {
-            (Left::Dense(x), Source::Packed(w)) if self.product.m == 1 => {
-                w.blocks.as_ref().map(|blocks| (x, blocks))
-            }
-            _ => None,
-        }
-    }
-
-    /// All claims of a product of one row with weights in blocks. A predictor's step in q8_0 (640 units, two threads) takes 126 us
-    /// so, and took 206 us when panels were widened first; 158 us in f32.
-    #[inline(always)]
-    fn row_past_panels<S: Simd>(&self, s: S, x: &[f32], blocks: &Blocks, sums: &mut [f32]) {
-        let unit = if self.product.columns.halves { 2 } else { 1 };
-        let mut cursor = self.cut.begin(self.worker);
-        while let Some(Claim { from, to, .. }) = self.cut.claim(self.claims, &mut cursor) {
-            for p in (from..to).step_by(unit) {
-                sums[..unit * S::PANEL].fill(0.0);
-                for (i, sums) in sums.chunks_exact_mut(S::PANEL).enumerate().take(unit) {
-                    exact_panel(s, blocks, p + i, x, sums);
-                }
-                // SAFETY: claims have disjoint columns.
-                unsafe { self.product.finish(s, self.out, 0, 1, p, unit, sums, unit * S::PANEL) };
-            }
-        }
-    }
-
     /// All tiles of a block of rows against the panels `p..p + count`.
     #[allow(clippy::too_many_arguments)]
     #[inline(always)]
@@ -315,9 +284,6 @@ impl Kernel for WorkerKernel<'_, '_> {
         let wide = carve.take(if reading == Reading::Direct { 0 } else { MAX_GROUP * MAX_PANEL * k });
         if k == 0 {
             sums.fill(0.0);
-        }
-        if let Some((x, blocks)) = worker.alone() {
-            return worker.row_past_panels(s, x, blocks, sums);
         }
         let mut present = None;
         let mut cursor = worker.cut.begin(worker.worker);
