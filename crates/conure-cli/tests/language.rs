@@ -266,6 +266,7 @@ fn captures_are_saved_tokens_first() {
         (vec!["graph", &m, "--part", "joint", "-o", "x.svg"], "--part is for speech models"),
         (vec!["graph", &m, "--passes", "-o", "x.svg"], "--passes is for speech models"),
         (vec!["generate", "-m", &m, "-p", "a", "--without-pass", "fuse_glu"], "is a language model"),
+        (vec!["profile", &m, "--without-pass", "fuse_glu"], "is a language model"),
     ] {
         let ran = conure_with(&args);
         assert!(ran.code != Some(0) && ran.stderr.contains(said), "{args:?}: {}", ran.stderr);

@@ -8,6 +8,7 @@ use conure_gguf::{GgufFile, GgufTensor, GgufWriter};
 use conure_kernels::{KernelError, ThreadBudget, Threads};
 use conure_tensor::{DType, quant, tensor_bytes};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write;
 use std::path::Path;
@@ -64,7 +65,7 @@ pub struct TensorChange {
 }
 
 /// Writes the GGUF file `input`, of a Parakeet or a language model, to `output` with every matrix in the type asked for;
-/// everything else is copied byte for byte. Matrices are all weights of products, also of pointwise convolutions, of the LSTM, of
+/// everything else is copied byte for byte, but that a `general.file_type` says what most values are stored as then. Matrices are all weights of products, also of pointwise convolutions, of the LSTM, of
 /// joint and CTC head, of experts, and the embedding; not norms, biases, routers, and convolutions over several places. A matrix whose rows do not fill the type's blocks
 /// takes the next best type, and one that is small already stays as it is. The output appears when it is complete.
 ///
@@ -115,6 +116,9 @@ pub(crate) fn rewrite(
     let errors = RefCell::new(vec![None; tensors.len()]);
     let mut writer = GgufWriter::new();
     writer.copy_meta(file.meta()).map_err(|e| gguf(&e))?;
+    if file.meta().contains(FILE_TYPE) {
+        writer.meta(FILE_TYPE, file_type(&tensors));
+    }
     meta(&mut writer);
     for (i, change) in tensors.iter().enumerate() {
         let tensor = file.tensor(&change.name).map_err(|e| gguf(&e))?;
@@ -134,6 +138,37 @@ pub(crate) fn rewrite(
         tensor.error = error;
     }
     Ok(QuantiseReport { arch, tensors, bytes_before: file.map().bytes().len() as u64, bytes_after })
+}
+
+/// The key that says what a file mostly holds.
+const FILE_TYPE: &str = "general.file_type";
+
+/// The number in GGUF's list of file types of what most values are stored as.
+fn file_type(tensors: &[TensorChange]) -> u32 {
+    let number = |dtype: DType| match dtype {
+        DType::F32 => Some(0),
+        DType::F16 => Some(1),
+        DType::Q4_0 => Some(2),
+        DType::Q4_1 => Some(3),
+        DType::Q8_0 => Some(7),
+        DType::Q5_0 => Some(8),
+        DType::Q5_1 => Some(9),
+        // All matrices alike is what the list calls small.
+        DType::Q4_K => Some(14),
+        DType::Q5_K => Some(16),
+        DType::Q6_K => Some(18),
+        DType::IQ4_NL => Some(25),
+        DType::BF16 => Some(32),
+        DType::MXFP4 => Some(38),
+        DType::I32 | DType::I64 => None,
+    };
+    let mut values: BTreeMap<u32, usize> = BTreeMap::new();
+    for t in tensors {
+        if let Some(number) = number(t.to) {
+            *values.entry(number).or_default() += t.shape.iter().product::<usize>();
+        }
+    }
+    values.into_iter().max_by_key(|&(_, count)| count).map_or(0, |(number, _)| number)
 }
 
 /// Whether the file at `path` holds a language model; not if it cannot be read.

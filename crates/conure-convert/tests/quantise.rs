@@ -69,6 +69,27 @@ fn every_matrix_is_stored_anew_and_the_rest_is_as_it_was() {
 }
 
 #[test]
+fn a_file_type_says_what_the_file_mostly_holds() {
+    let dir = tempfile::tempdir().unwrap();
+    let (input, output) = (dir.path().join("labelled.gguf"), dir.path().join("small.gguf"));
+    let file = GgufFile::open(data("hybrid_tdt80.gguf")).unwrap();
+    let mut writer = GgufWriter::new();
+    writer.copy_meta(file.meta()).unwrap();
+    writer.meta("general.file_type", 0u32);
+    for info in file.tensors() {
+        let tensor = file.tensor(&info.name).unwrap();
+        writer.tensor(&info.name, tensor.dtype, tensor.shape, tensor.data);
+    }
+    writer.write_to(&input).unwrap();
+    for (target, expected) in [(DType::F16, 1), (DType::Q8_0, 7), (DType::Q5_1, 9), (DType::BF16, 32)] {
+        let target = TargetType::ALL.into_iter().find(|t| t.dtype() == target).unwrap();
+        run(&input, &output, target).unwrap();
+        let written = GgufFile::open(&output).unwrap();
+        assert_eq!(written.meta().opt_u32("general.file_type").unwrap(), Some(expected), "{target:?}");
+    }
+}
+
+#[test]
 fn patterns_compatibility_and_cancelling() {
     let dir = tempfile::tempdir().unwrap();
     let (input, output) = (data("hybrid_tdt80.gguf"), dir.path().join("small.gguf"));

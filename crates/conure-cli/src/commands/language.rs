@@ -5,7 +5,7 @@ use crate::args::{CacheArg, ComputeArgs, TextArgs, is_stdin};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::output::{shown, warning};
-use conure::{DType, LanguageModel};
+use conure::{DType, LanguageModel, LoadOptions};
 use std::io::Read;
 use std::path::Path;
 
@@ -17,19 +17,27 @@ pub fn is_in(path: &Path) -> bool {
     !model::is_embedded(Some(path)) && LanguageModel::is_in(path).unwrap_or(false)
 }
 
-/// The language model at `path`, with its warnings shown.
+/// How a language model is loaded.
 ///
 /// # Errors
-/// Why it cannot be used.
-pub fn load(path: &Path, compute: &ComputeArgs) -> Result<LanguageModel, Failure> {
+/// Options that it has no use for.
+pub fn options(compute: &ComputeArgs) -> Result<LoadOptions, Failure> {
     if !compute.without_pass.is_empty() {
         return Err(Failure::usage(
             "--without-pass leaves out rewrites of speech models' graphs: MODEL is a language model, \
             whose graph is built as it runs",
         ));
     }
-    let options = model::options(compute)?;
-    let loaded = LanguageModel::load_with(path, &options).map_err(|e| model::not_loaded(path, e))?;
+    model::options(compute)
+}
+
+/// The language model at `path`, with its warnings shown.
+///
+/// # Errors
+/// Why it cannot be used.
+pub fn load(path: &Path, compute: &ComputeArgs) -> Result<LanguageModel, Failure> {
+    let loaded =
+        LanguageModel::load_with(path, &options(compute)?).map_err(|e| model::not_loaded(path, e))?;
     loaded.info().warnings.iter().for_each(|w| warning(w));
     Ok(loaded)
 }

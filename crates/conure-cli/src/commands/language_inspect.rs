@@ -105,7 +105,7 @@ fn bench_text(b: &LanguageBench) -> String {
 /// A model that cannot be used; a trace that cannot be written.
 pub fn profile(args: &ProfileArgs) -> Result<(), Failure> {
     check_audio(args.audio.as_deref())?;
-    let load = LoadOptions { profiling: true, ..model::options(&args.measure.compute)? };
+    let load = LoadOptions { profiling: true, ..language::options(&args.measure.compute)? };
     let loaded =
         LanguageModel::load_with(&args.model, &load).map_err(|e| model::not_loaded(&args.model, e))?;
     let profile = loaded
