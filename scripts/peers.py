@@ -165,7 +165,8 @@ def write_onnx(path, meta, w, frames, weights_int8=False):
         return linear(l + "linear_out", g("Reshape", g("Transpose", y, perm=[0, 2, 1, 3]), i64(1, t, d)))
 
     def convolution(l, x):
-        a, b = (g("Slice", linear(l + "pointwise_conv1", x), *[i64(v) for v in at], i64(2)) for at in [(0, d), (d, 2 * d)])
+        y = linear(l + "pointwise_conv1", x)
+        a, b = (g("Slice", y, *[i64(v) for v in at], i64(2)) for at in [(0, d), (d, 2 * d)])
         x = g("Transpose", g("Mul", a, g("Sigmoid", b)), perm=[0, 2, 1])
         weight, name = w[l + "depthwise_conv.weight"], l + "depthwise_conv.bias"
         taps = weight.shape[-1]

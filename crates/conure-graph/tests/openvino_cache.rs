@@ -8,7 +8,9 @@ use conure_graph::openvino::{Notices, OpenVino, OpenVinoOptions, OpenVinoPrecisi
 use conure_graph::{Compilations, Device, GraphBuilder, MemoryWeights, Program, Session, Weights};
 use conure_kernels::Cpu;
 use conure_ops::cases::Input;
-use conure_ops::{Activation, Embedding, LayerNorm, Linear, ValueType};
+use conure_ops::{
+    Activation, AttentionMask, Embedding, LayerNorm, Linear, RelPosAttention, RelPosEncoding, ValueType,
+};
 use conure_tensor::{Axis, Bindings, DType, Dim, Shape, Symbol, Tensor, TensorView};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -95,6 +97,74 @@ fn a_second_start_computes_the_same_without_compiling() {
     let found = run(&program(2), &other, 9);
     assert_eq!(other.compilations(), COMPILED);
     assert_ne!(found, of_precision[0]);
+}
+
+/// Attention with positions, whose projection lengths alone decide: a model of its own makes it.
+fn positions() -> Arc<Program> {
+    const B: Symbol = Symbol::new("B");
+    let tensor = |shape: &[usize], n: u64| Input::f32(shape).tensor(n).unwrap();
+    let weights = MemoryWeights::new()
+        .with("projection", tensor(&[16, 16], 1))
+        .with("u", tensor(&[2, 8], 2))
+        .with("v", tensor(&[2, 8], 3));
+    let mut g = GraphBuilder::new(Weights::new(Arc::new(weights)));
+    let axes = [(Axis::B, Dim::from(B)), (Axis::T, Dim::from(T)), (Axis::D, 16.into())];
+    let x = g.input("x", ValueType::new(DType::F32, Shape::new(axes)));
+    let lengths = g.input("lengths", ValueType::new(DType::I32, Shape::new([(Axis::B, Dim::from(B))])));
+    let p = g.apply(RelPosEncoding { d_model: 16, window: None, context: 0 }, &[x]).unwrap();
+    let w = g.weight("projection", &[16, 16]).unwrap();
+    let p = g.apply(Linear { activation: Activation::None, bias: false, residual: None }, &[p, w]).unwrap();
+    let (u, v) = (g.weight("u", &[2, 8]).unwrap(), g.weight("v", &[2, 8]).unwrap());
+    let op = RelPosAttention { heads: 2, mask: AttentionMask::Full, context: 0 };
+    let y = g.apply(op, &[x, x, x, p, u, v, lengths]).unwrap();
+    g.output("y", y);
+    Program::new(g.finish().unwrap())
+}
+
+#[test]
+fn what_lengths_decide_is_made_when_they_change_and_cached_with_the_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let cpu = || Arc::new(Cpu::detect(Some(1)).unwrap());
+    let mut on_cpu = Session::new(positions(), cpu()).unwrap();
+    let mut check = |expected: Compilations, lines: usize| {
+        let (device, said) = device(dir.path(), OpenVinoPrecision::Exact);
+        let mut session = Session::on(positions(), &device, cpu()).unwrap();
+        for (batch, frames) in [(1, 9), (1, 9), (1, 4), (2, 4), (1, 1), (2, 37), (1, 9)] {
+            let x = Input::f32(&[batch, frames, 16]).tensor(frames as u64).unwrap();
+            let lengths = Tensor::from_slice(&[batch], &[frames as i32, 3][..batch]).unwrap();
+            let inputs = [("x", x.view()), ("lengths", lengths.view())];
+            let bindings = Bindings::new().with(T, frames).with(Symbol::new("B"), batch);
+            let [found, expected] = [&mut session, &mut on_cpu].map(|session| {
+                let outputs = session.run(&bindings, &inputs).unwrap();
+                outputs.get("y").unwrap().as_slice::<f32>().unwrap().to_vec()
+            });
+            let off = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(off < 1e-5, "{off} at {batch} of {frames}");
+            if frames == 37 {
+                session.shrink();
+            }
+        }
+        let said = said.lock().unwrap().clone();
+        assert_eq!((device.compilations(), said.len()), (expected, lines), "{said:?}");
+    };
+    check(COMPILED, 0);
+    assert_eq!(files(dir.path(), "entry").len(), 2);
+    check(CACHED, 0);
+    // Either is of no use without the other.
+    for (damage, lines) in [(true, 1), (false, 0)] {
+        for n in 0..2 {
+            Store::new(dir.path(), 0).clear().unwrap();
+            check(COMPILED, 0);
+            let mut all = files(dir.path(), if damage { "blob" } else { "entry" });
+            all.sort();
+            match damage {
+                true => std::fs::write(&all[n], b"noise").unwrap(),
+                false => std::fs::remove_file(&all[n]).unwrap(),
+            }
+            check(COMPILED, lines);
+            check(CACHED, 0);
+        }
+    }
 }
 
 #[test]

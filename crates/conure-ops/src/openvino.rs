@@ -170,8 +170,12 @@ impl<'a> Ir<'a> {
         self.emit.literal(DType::I64, &[], bytemuck::cast_slice(&[value]))
     }
 
+    pub(crate) fn i32s(&mut self, shape: &[usize], values: &[i32]) -> Result<Port, OpError> {
+        self.emit.literal(DType::I32, shape, bytemuck::cast_slice(values))
+    }
+
     pub(crate) fn i32(&mut self, value: i32) -> Result<Port, OpError> {
-        self.emit.literal(DType::I32, &[], bytemuck::cast_slice(&[value]))
+        self.i32s(&[], &[value])
     }
 
     /// A length, as `[1]` i64.
@@ -180,6 +184,11 @@ impl<'a> Ir<'a> {
             Some(n) => self.i64s(&[wide(n)]),
             None => self.emit.length(length),
         }
+    }
+
+    /// See [`Emit::keep`].
+    pub(crate) fn keep(&mut self, x: Port, shape: &Shape) -> Result<Port, OpError> {
+        self.emit.keep(x, shape)
     }
 
     /// A function of one value that needs no attributes.

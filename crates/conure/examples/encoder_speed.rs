@@ -3,6 +3,8 @@
 //! `cargo run --release -p conure --example encoder_speed -- MODEL.gguf [--threads N] [--seconds S] [--runs N] [--steps]
 //! [--device openvino:CPU] [--precision fast]`
 //!
+//! `--steps` lists what the time goes to; with `CONURE_OPENVINO_PROFILING=1` also OpenVINO's kernels.
+//!
 //! With `--serve` it waits for lines on its input instead and answers each with the milliseconds of one run, so that a
 //! program can take turns with other engines (`scripts/peers.py`). `dump FILE` as a line writes the log-probabilities of
 //! the last run as f32; `rss` answers the peak resident memory in MiB.
@@ -10,7 +12,7 @@
 
 use conure_gguf::GgufFile;
 use conure_graph::openvino::OpenVinoOptions;
-use conure_graph::{Device, Observer, Registry, Session, StepDone};
+use conure_graph::{Device, KernelDone, Observer, Passes, Registry, Session, StepDone};
 use conure_kernels::gemm::{Epilogue, PackedMatrix, linear};
 use conure_kernels::{Cpu, Precision, Threads};
 use conure_models::{Attention, Parakeet};
@@ -40,13 +42,21 @@ impl Observer for Steps {
             step.node.op_name(),
             path.rsplit('.').find(|p| p.parse::<u32>().is_err()).unwrap_or(path)
         );
-        let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = kinds.entry(kind).or_default();
-        *entry = (entry.0 + 1, entry.1 + step.nanos.unwrap_or(0), entry.2 + step.flops());
+        self.add(kind, step.nanos.unwrap_or(0), step.flops());
+    }
+
+    fn kernel(&self, kernel: &KernelDone) {
+        self.add(format!("{}: {}", kernel.kind, kernel.kernel), kernel.nanos, 0.0);
     }
 }
 
 impl Steps {
+    fn add(&self, kind: String, nanos: u64, flops: f64) {
+        let mut kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = kinds.entry(kind).or_default();
+        *entry = (entry.0 + 1, entry.1 + nanos, entry.2 + flops);
+    }
+
     fn print(&self, runs: usize) {
         let kinds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut kinds: Vec<_> = kinds.iter().collect();
@@ -186,10 +196,10 @@ fn serve(encoder: &mut Encoder) -> Outcome<()> {
 fn main() -> Outcome<()> {
     let options = options()?;
     let file = Arc::new(GgufFile::open(&options.model)?);
-    let model = Parakeet::load(file, &options.model)?;
     let cpu = Arc::new(Cpu::detect(Some(options.threads))?.with_precision(options.precision));
     let openvino = OpenVinoOptions { threads: Some(options.threads), ..OpenVinoOptions::from_env() };
     let device = Registry::probe_with(openvino).pick(Some(&options.device))?;
+    let model = Parakeet::load_with(file, &options.model, &Passes::default().for_device(&device))?;
     let mut encoder = Encoder::new(&model, &device, cpu.clone(), options.seconds)?;
     if options.serve {
         return serve(&mut encoder);

@@ -58,6 +58,8 @@ struct Layer {
 pub struct ModelWriter {
     layers: Vec<Layer>,
     results: Vec<Output>,
+    /// Values of the second model, and the inputs as which the first gets them.
+    kept: Vec<(Output, Output)>,
     known: HashMap<String, Output>,
     known_constants: HashMap<(Element, Vec<usize>, Vec<u8>), Output>,
     held: Vec<Held>,
@@ -76,6 +78,15 @@ impl fmt::Debug for ModelWriter {
 enum Held {
     Shared(#[allow(dead_code)] SharedBytes), // held, not read
     Own(#[allow(dead_code)] AlignedBytes),
+}
+
+/// A model as OpenVINO reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Texts {
+    /// The model.
+    pub main: String,
+    /// The model of what is kept from run to run ([`ModelWriter::keep`]), if anything is.
+    pub kept: Option<String>,
 }
 
 /// The constants' bytes: a stretch of addresses, of which only the constants are read.
@@ -234,6 +245,49 @@ impl ModelWriter {
         self.results.push(value);
     }
 
+    /// Takes `value` out of the model: from here on it is an input of it, of this name and shape (`None` is a length that a run
+    /// decides), and a second model ([`Texts::kept`]) has it as a result of the same name. Whoever runs both may run the second
+    /// only when one of its own inputs has changed. A value that is kept already stays the input that it is.
+    pub fn keep(&mut self, name: &str, element: Element, shape: &[Option<usize>], value: Output) -> Output {
+        if let Some(&(_, known)) = self.kept.iter().find(|(of, _)| *of == value) {
+            return known;
+        }
+        let input = self.parameter(name, element, shape);
+        if let Some(layer) = self.layers.get_mut(value.layer as usize) {
+            layer.names.push((value.port as usize, name.to_owned()));
+        }
+        self.kept.push((value, input));
+        input
+    }
+
+    /// Whether `inputs`, at least one of them, decide a value, and no other input does.
+    pub fn is_decided_by(&self, value: Output, inputs: &[Output]) -> bool {
+        let read = self.read_by(&[value.layer]);
+        let found = (0u32..)
+            .zip(self.layers.iter().zip(read))
+            .filter(|(_, (layer, read))| *read && layer.kind == "Parameter");
+        let found: Vec<u32> = found.map(|(id, _)| id).collect();
+        !found.is_empty() && found.iter().all(|&id| inputs.iter().any(|input| input.layer == id))
+    }
+
+    /// Which layers the given ones read, directly or not, and themselves.
+    fn read_by(&self, layers: &[u32]) -> Vec<bool> {
+        let mut read = vec![false; self.layers.len()];
+        let mark = |read: &mut Vec<bool>, layer: u32| {
+            if let Some(slot) = read.get_mut(layer as usize) {
+                *slot = true;
+            }
+        };
+        layers.iter().for_each(|&layer| mark(&mut read, layer));
+        // Layers come after what they read.
+        for (id, layer) in self.layers.iter().enumerate().rev() {
+            if read[id] {
+                layer.inputs.iter().for_each(|input| mark(&mut read, input.layer));
+            }
+        }
+        read
+    }
+
     fn push(&mut self, kind: &str, version: &str, data: String, inputs: &[Output], outputs: usize) -> Output {
         let layer = u32::try_from(self.layers.len()).unwrap_or(u32::MAX);
         self.layers.push(Layer {
@@ -273,38 +327,56 @@ impl ModelWriter {
         !self.results.iter().any(|r| derived.get(r.layer as usize).copied().unwrap_or(false))
     }
 
-    /// The text without the places of constants, and the bytes of all constants: the same for the same model, wherever in
-    /// memory it was written.
+    /// The texts without the places of constants, one after the other, and the bytes of all constants: the same for the same
+    /// model, wherever in memory it was written.
     pub fn finish_outline(mut self) -> (String, Vec<u8>) {
         let bytes = self.outline.take().unwrap_or_default();
-        self.end();
-        (self.text(None), bytes)
+        let Texts { mut main, kept } = self.end(|_| None);
+        main.push_str(&kept.unwrap_or_default());
+        (main, bytes)
     }
 
-    fn end(&mut self) {
-        for value in std::mem::take(&mut self.results) {
-            self.push("Result", "opset1", String::new(), &[value], 0);
-        }
-    }
-
-    /// The text and the constants. The text says where in the stretch each constant lies.
-    pub fn finish(mut self) -> (String, Blob) {
-        self.end();
+    /// The texts and the constants. The texts say where in the stretch each constant lies.
+    pub fn finish(mut self) -> (Texts, Blob) {
         let places = self.layers.iter().filter_map(|l| l.bytes).filter(|(_, len)| *len > 0);
         let base = places.clone().map(|(at, _)| at).min().unwrap_or(0);
         let end = places.map(|(at, len)| at + len).max().unwrap_or(0);
-        let text = self.text(Some(base));
-        (text, Blob { base, len: end - base, held: self.held })
+        let texts = self.end(|at| Some(at.saturating_sub(base)));
+        (texts, Blob { base, len: end - base, held: self.held })
     }
 
-    fn text(&self, base: Option<usize>) -> String {
+    /// Ends the models in their results and writes them; `place` gives the place of the constant at an address.
+    fn end(&mut self, place: impl Fn(usize) -> Option<usize>) -> Texts {
+        let results = |writer: &mut ModelWriter, values: Vec<Output>| -> Vec<bool> {
+            let first = writer.layers.len();
+            values.iter().for_each(|value| {
+                writer.push("Result", "opset1", String::new(), &[*value], 0);
+            });
+            let ends: Vec<u32> =
+                (first..writer.layers.len()).filter_map(|id| u32::try_from(id).ok()).collect();
+            writer.read_by(&ends)
+        };
+        let main = std::mem::take(&mut self.results);
+        let mut in_main = results(self, main);
+        let kept: Vec<Output> = self.kept.iter().map(|(value, _)| *value).collect();
+        if kept.is_empty() {
+            in_main.fill(true);
+            return Texts { main: self.text(&in_main, &place), kept: None };
+        }
+        let in_kept = results(self, kept);
+        in_main.resize(in_kept.len(), false);
+        // What neither needs stays in the first, as an input that nobody reads.
+        in_main.iter_mut().zip(&in_kept).for_each(|(main, kept)| *main |= !kept);
+        Texts { main: self.text(&in_main, &place), kept: Some(self.text(&in_kept, &place)) }
+    }
+
+    fn text(&self, of: &[bool], place: &impl Fn(usize) -> Option<usize>) -> String {
         let mut xml =
             String::from("<?xml version=\"1.0\"?>\n<net name=\"conure\" version=\"11\">\n<layers>\n");
-        for (id, layer) in self.layers.iter().enumerate() {
-            layer.write(&mut xml, id, base);
-        }
+        let layers = || self.layers.iter().enumerate().zip(of).filter(|(_, of)| **of).map(|(layer, _)| layer);
+        layers().for_each(|(id, layer)| layer.write(&mut xml, id, place));
         xml.push_str("</layers>\n<edges>\n");
-        for (id, layer) in self.layers.iter().enumerate() {
+        for (id, layer) in layers() {
             for (to, from) in layer.inputs.iter().enumerate() {
                 // A layer's outputs are numbered on from its inputs.
                 let from_port = self.layers.get(from.layer as usize).map_or(0, |l| l.inputs.len());
@@ -322,7 +394,7 @@ impl ModelWriter {
 }
 
 impl Layer {
-    fn write(&self, xml: &mut String, id: usize, base: Option<usize>) {
+    fn write(&self, xml: &mut String, id: usize, place: &impl Fn(usize) -> Option<usize>) {
         let Layer { name, kind, version, data, .. } = self;
         let _ = write!(
             xml,
@@ -330,10 +402,8 @@ impl Layer {
             escape(name)
         );
         if let Some((at, len)) = self.bytes {
-            let _ = match base {
-                Some(base) => {
-                    write!(xml, "<data {data} offset=\"{}\" size=\"{len}\"/>", at.saturating_sub(base))
-                }
+            let _ = match place(at) {
+                Some(offset) => write!(xml, "<data {data} offset=\"{offset}\" size=\"{len}\"/>"),
                 None => write!(xml, "<data {data} size=\"{len}\"/>"),
             };
         } else if !data.is_empty() {
@@ -392,7 +462,8 @@ mod tests {
         assert_eq!(a, m.layer("Add", "opset1", &[("auto_broadcast", "numpy")], &[x, x], 1));
         assert_ne!(a, m.layer("Add", "opset1", &[("auto_broadcast", "numpy")], &[x, c], 1));
         m.result("y<&>", a);
-        let (xml, blob) = m.finish();
+        let (Texts { main: xml, kept }, blob) = m.finish();
+        assert_eq!(kept, None);
         assert!(xml.contains("shape=\"?,3\" element_type=\"f32\""), "{xml}");
         assert!(xml.contains("names=\"y&lt;&amp;&gt;\""), "{xml}");
         assert!(
@@ -400,6 +471,37 @@ mod tests {
             "{xml}"
         );
         assert!(blob.len >= 8);
+    }
+
+    #[test]
+    fn what_is_kept_is_a_model_of_its_own() {
+        let eltwise = [("auto_broadcast", "numpy")];
+        let mut m = ModelWriter::new();
+        let x = m.parameter("x", Element::F32, &[None]);
+        let n = m.parameter("n", Element::I64, &[Some(1)]);
+        let one = m.literal(Element::F32, &[], &1f32.to_le_bytes()).unwrap();
+        let range = m.layer("Range", "opset4", &[], &[n, one], 1);
+        let with_x = m.layer("Add", "opset1", &eltwise, &[range, x], 1);
+        let decided = [one, range, with_x].map(|v| m.is_decided_by(v, &[n]));
+        assert_eq!(decided, [false, true, false]);
+        let kept = m.keep("k0", Element::F32, &[None], range);
+        assert_eq!(m.keep("k0", Element::F32, &[None], range), kept);
+        let y = m.layer("Multiply", "opset1", &eltwise, &[kept, x], 1);
+        let y = m.layer("Subtract", "opset1", &eltwise, &[y, one], 1);
+        m.result("y", y);
+        let (texts, _) = m.finish();
+        let kept = texts.kept.unwrap();
+        for (part, in_main, in_kept) in [
+            ("type=\"Range\"", false, true),
+            ("type=\"Multiply\"", true, false),
+            ("names=\"k0\"", true, true),
+            ("names=\"x\"", true, false),
+            ("names=\"n\"", false, true),
+            ("type=\"Const\"", true, true),
+        ] {
+            assert_eq!((texts.main.contains(part), kept.contains(part)), (in_main, in_kept), "{part}");
+        }
+        assert_eq!(kept.matches("type=\"Result\"").count(), 1);
     }
 
     #[test]

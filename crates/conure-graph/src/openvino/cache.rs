@@ -13,30 +13,41 @@ use super::lower::Outline;
 use super::weights::FORM;
 use crate::weights::Weights;
 use conure_device::map::MappedFile;
-use conure_device::store::{About, Store};
+use conure_device::store::{About, Store, StoreError};
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::thread;
 
 /// Changes whenever a compiled model of the same key is used in another way.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What came of the self-test, in what is remembered of a model.
 const TESTED: &str = "self-test";
 
-/// The place of one compiled model.
+/// Which part of its graph a model is, in what is remembered of it.
+pub(super) const PART: &str = "part";
+
+/// The place of one compiled model, and of the one that makes what it keeps, if there is one.
 #[derive(Debug)]
 pub(super) struct Place<'a> {
     store: &'a Store,
     key: String,
+    keeps: bool,
+}
+
+/// The bytes of compiled models.
+#[derive(Clone, Debug)]
+pub(super) struct Files {
+    pub main: Arc<MappedFile>,
+    pub kept: Option<Arc<MappedFile>>,
 }
 
 /// What a place holds.
 pub(super) enum Kept {
     Nothing,
     /// A compiled model, and whether it was tested.
-    Model(Arc<MappedFile>, bool),
+    Model(Files, bool),
     /// The model failed its self-test, with what was found.
     Wrong(String),
     /// What was there is of no use, and why.
@@ -44,10 +55,11 @@ pub(super) enum Kept {
 }
 
 impl<'a> Place<'a> {
-    /// The place of the model of `outline` over `used` of `weights`; `circumstances` are device, properties and build.
+    /// The place of the model of `outline` over `used` of `weights`, which `keeps` something or not; `circumstances` are device,
+    /// properties and build.
     pub(super) fn new(
         store: &'a Store,
-        outline: &Outline,
+        (outline, keeps): (&Outline, bool),
         (weights, used): (&Weights, &[usize]),
         circumstances: &[(String, String)],
     ) -> Place<'a> {
@@ -67,42 +79,68 @@ impl<'a> Place<'a> {
             Some(identity) => part(identity.as_bytes()),
             None => used.iter().for_each(|&index| part(weights.bytes(index))),
         }
-        Place { store, key: hex(&hash.finalize()) }
+        Place { store, key: hex(&hash.finalize()), keeps }
     }
 
     pub(super) fn load(&self) -> Kept {
         if let Some(what) = self.store.note(&self.wrong()) {
             return Kept::Wrong(what);
         }
-        match self.store.load(&self.key) {
+        match self.files() {
             Ok(None) => Kept::Nothing,
-            Ok(Some((file, about))) => {
+            Ok(Some((files, about))) => {
                 let tested = about.iter().any(|(name, _)| name == TESTED);
-                Kept::Model(Arc::new(file), tested)
+                Kept::Model(files, tested)
             }
             Err(error) => Kept::Damaged(error.to_string()),
         }
     }
 
+    fn files(&self) -> Result<Option<(Files, About)>, StoreError> {
+        let kept = match self.keeps.then(|| self.store.load(&self.key_of_kept())).transpose()? {
+            Some(None) => return Ok(None),
+            Some(Some((file, _))) => Some(Arc::new(file)),
+            None => None,
+        };
+        let main = self.store.load(&self.key)?;
+        Ok(main.map(|(main, about)| (Files { main: Arc::new(main), kept }, about)))
+    }
+
     /// Forgets what is kept.
     pub(super) fn remove(&self) {
         self.store.remove(&self.key);
+        if self.keeps {
+            self.store.remove(&self.key_of_kept());
+        }
     }
 
-    /// Keeps what `export` writes.
+    /// Keeps what `export` writes of the model and, if it says so, of the other one: that first, since the model is looked for last.
     pub(super) fn save(
         &self,
         mut about: About,
         verdict: Option<String>,
-        export: impl FnOnce(&std::path::Path) -> Result<(), String>,
+        export: impl Fn(bool, &std::path::Path) -> Result<(), String>,
     ) -> Result<(), String> {
         about.extend(verdict.map(|verdict| (TESTED.into(), verdict)));
-        self.store.save(&self.key, &about, export).map_err(|e| e.to_string())
+        let save = |key: &str, about: &About, kept: bool| {
+            self.store.save(key, about, |path| export(kept, path)).map_err(|e| e.to_string())
+        };
+        if self.keeps {
+            let mut about = about.clone();
+            let part = about.iter_mut().filter(|(name, _)| name == PART);
+            part.for_each(|(_, part)| part.push_str(": what lengths alone decide"));
+            save(&self.key_of_kept(), &about, true)?;
+        }
+        save(&self.key, &about, false)
     }
 
     /// Notes that the model fails its self-test, so that the next start need not find out again.
     pub(super) fn save_wrong(&self, what: &str) {
         self.store.set_note(&self.wrong(), what);
+    }
+
+    fn key_of_kept(&self) -> String {
+        format!("kept-{}", self.key)
     }
 
     fn wrong(&self) -> String {
@@ -180,7 +218,7 @@ mod tests {
                    circumstances: &[(&str, &str)]| {
             let outline = Outline { text: text.into(), constants: constants.to_vec() };
             let c: Vec<_> = circumstances.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
-            Place::new(&store, &outline, (weights, used), &c).key
+            Place::new(&store, (&outline, false), (weights, used), &c).key
         };
         let (one, two) = (weights(&[1.0, 2.0]), weights(&[1.0, 3.0]));
         let keys = [

@@ -9,16 +9,15 @@
 //!
 //! A cache that fails costs time, never a result: whatever is wrong with it is a line of notice.
 
-use super::cache::{Kept, Place};
+use super::cache::{Files, Kept, PART, Place};
 use super::caches::Caches;
 use super::lower::{self, Lowered};
 use super::options::OpenVinoOptions;
 use super::self_test::{Verdict, self_test};
-use super::{OpenVino, OpenVinoPiece, short};
+use super::{Models, OpenVino, OpenVinoPiece, short};
 use crate::backend::Compiled;
 use crate::graph::Graph;
 use conure_device::map::MappedFile;
-use conure_device::openvino::CompiledModel;
 use conure_kernels::Cpu;
 use conure_tensor::Bindings;
 use std::sync::Arc;
@@ -68,13 +67,14 @@ impl OpenVino {
         let Some(store) = &options.cache else { return self.compile_anew(piece, options, fixed, None) };
         let (lowered, outline) = lower::outline(piece, options, fixed).map_err(|e| e.to_string())?;
         let circumstances = self.circumstances(piece, options);
-        let place = Place::new(store, &outline, (&piece.weights, &lowered.weights), &circumstances);
+        let keeps = !lowered.kept.is_empty();
+        let place = Place::new(store, (&outline, keeps), (&piece.weights, &lowered.weights), &circumstances);
         match place.load() {
             Kept::Nothing => {}
             Kept::Wrong(what) if options.self_test => return Ok(Made::Wrong(what)),
             Kept::Wrong(_) => {}
             Kept::Damaged(why) => self.rebuilds(options, &why),
-            Kept::Model(file, tested) => match self.import(piece, options, lowered, file) {
+            Kept::Model(files, tested) => match self.import(piece, options, lowered, files) {
                 Ok(made) => {
                     self.counts.cached.fetch_add(1, Ordering::Relaxed);
                     if options.self_test && !tested {
@@ -123,17 +123,20 @@ impl OpenVino {
         piece: &Graph,
         options: &OpenVinoOptions,
         lowered: Lowered,
-        file: Arc<MappedFile>,
+        files: Files,
     ) -> Result<OpenVinoPiece, String> {
         let properties = self.properties(piece, options);
-        let model =
-            self.runtime.import(file.clone(), &self.device, &properties).map_err(|e| e.to_string())?;
-        let made = self.piece(piece, options, lowered, model);
+        let import = |file: Arc<MappedFile>| {
+            self.runtime.import(file, &self.device, &properties).map(Arc::new).map_err(|e| e.to_string())
+        };
+        let models =
+            Models { main: import(files.main.clone())?, kept: files.kept.clone().map(import).transpose()? };
+        let made = self.piece(piece, options, lowered, models);
         // A model with other inputs or outputs shows here.
         let cpu = Arc::new(Cpu::detect(Some(1)).map_err(|e| e.to_string())?);
         made.start(&cpu).map_err(|e| e.to_string())?;
         if options.releases_weights() {
-            file.release(0..file.len());
+            files.kept.iter().chain([&files.main]).for_each(|file| file.release(0..file.len()));
             made.lowered.weights.iter().for_each(|&index| piece.weights.release(index));
         }
         Ok(made)
@@ -146,13 +149,17 @@ impl OpenVino {
         fixed: Option<&Bindings>,
         place: Option<&Place<'_>>,
     ) -> Result<Made<OpenVinoPiece>, String> {
-        let (lowered, xml, blob) = lower::lower(piece, options, fixed).map_err(|e| e.to_string())?;
-        options.dump(&xml);
-        let properties = self.properties(piece, options);
-        let model = self.runtime.compile(&xml, Arc::new(blob), &self.device, &properties);
-        let model = model.map_err(|e| e.to_string())?;
+        let (lowered, texts, blob) = lower::lower(piece, options, fixed).map_err(|e| e.to_string())?;
+        let (properties, blob) = (self.properties(piece, options), Arc::new(blob));
+        let compile = |text: &String| {
+            options.dump(text);
+            let model = self.runtime.compile(text, blob.clone(), &self.device, &properties);
+            model.map(Arc::new).map_err(|e| e.to_string())
+        };
+        let models =
+            Models { main: compile(&texts.main)?, kept: texts.kept.as_ref().map(compile).transpose()? };
         self.counts.compiled.fetch_add(1, Ordering::Relaxed);
-        let made = self.piece(piece, options, lowered, model);
+        let made = self.piece(piece, options, lowered, models);
         let verdict = match options.self_test.then(|| judge(&made, fixed, place)).transpose() {
             Ok(verdict) => verdict,
             Err(what) => return Ok(Made::Wrong(what)),
@@ -162,9 +169,9 @@ impl OpenVino {
             made.lowered.release(&piece.weights);
             // What was re-laid lies in memory that no file stands behind. The same model out of the cache has it in a file.
             if let (true, true, Some(place)) = (made.lowered.relaid, kept, place)
-                && let Kept::Model(file, _) = place.load()
+                && let Kept::Model(files, _) = place.load()
                 && let Ok((lowered, _)) = lower::outline(piece, options, fixed)
-                && let Ok(lean) = self.import(piece, options, lowered, file)
+                && let Ok(lean) = self.import(piece, options, lowered, files)
             {
                 return Ok(Made::Good(lean));
             }
@@ -182,7 +189,10 @@ impl OpenVino {
         verdict: Option<String>,
     ) -> bool {
         let about = self.about(piece, options);
-        let export = |path: &std::path::Path| made.model.export(path).map_err(|e| e.to_string());
+        let export = |kept: bool, path: &std::path::Path| match (&made.models.kept, kept) {
+            (Some(model), true) => model.export(path).map_err(|e| e.to_string()),
+            _ => made.models.main.export(path).map_err(|e| e.to_string()),
+        };
         let kept = place.save(about, verdict, export);
         if let Err(why) = &kept {
             options.notices.tell(&format!("the compiled model is not kept for the next start: {why}"));
@@ -195,10 +205,10 @@ impl OpenVino {
         piece: &Graph,
         options: &OpenVinoOptions,
         lowered: Lowered,
-        model: CompiledModel,
+        models: Models,
     ) -> OpenVinoPiece {
         OpenVinoPiece {
-            model: Arc::new(model),
+            models,
             lowered: Arc::new(lowered),
             graph: piece.clone(),
             device: self.info.name.clone(),
@@ -211,7 +221,7 @@ impl OpenVino {
         let first = piece.nodes.first().map(|n| n.path.as_str()).unwrap_or_default();
         vec![
             ("model".into(), piece.weights.origin().to_owned()),
-            ("part".into(), format!("{} nodes from {first}", piece.nodes.len())),
+            (PART.into(), format!("{} nodes from {first}", piece.nodes.len())),
             ("device".into(), self.info.name.clone()),
             ("precision".into(), options.precision.name().into()),
             ("openvino".into(), short(self.runtime.version()).into()),

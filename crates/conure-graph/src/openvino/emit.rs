@@ -6,7 +6,7 @@ use crate::graph::{Def, Graph, Node, ValueId};
 use conure_device::openvino::ir::Output;
 use conure_ops::OpError;
 use conure_ops::openvino::{Cache, Choices, Emit, Perm, Port};
-use conure_tensor::{DType, Dim, TensorView};
+use conure_tensor::{DType, Dim, Shape, TensorView};
 use half::{bf16, f16};
 use std::collections::HashMap;
 
@@ -115,6 +115,10 @@ impl Emit for NodeEmit<'_, '_> {
 
     fn length(&mut self, length: &Dim) -> Result<Port, OpError> {
         self.lowering.length(length).map_err(|e| self.refuse(e))
+    }
+
+    fn keep(&mut self, x: Port, shape: &Shape) -> Result<Port, OpError> {
+        Ok(self.lowering.keep(x, shape))
     }
 
     fn at_most(&mut self, length: &Dim, most: usize, what: &'static str) {

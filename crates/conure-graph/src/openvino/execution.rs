@@ -1,6 +1,8 @@
 //! A compiled model in use by one session: its request, its states, and what runs need besides.
 
+use super::Models;
 use super::caches::Columns;
+use super::kept::{KeptValues, length_input};
 use super::lower::{From, Lowered, ResultOf};
 use super::options::{Notices, OpenVinoOptions};
 use super::weights::element;
@@ -37,6 +39,8 @@ enum Place {
 pub(super) struct OpenVinoExecution {
     request: Request,
     model: Arc<CompiledModel>,
+    /// What depends on lengths only.
+    kept: Option<KeptValues>,
     /// Caches of which attention gets columns.
     columns: Option<Columns>,
     /// Rows of the run that enter caches, the rest being padding; `None`: all.
@@ -61,14 +65,15 @@ pub(super) struct OpenVinoExecution {
 
 impl OpenVinoExecution {
     pub(super) fn new(
-        model: &Arc<CompiledModel>,
+        models: &Models,
         lowered: Arc<Lowered>,
         graph: &Graph,
         device: String,
         options: &OpenVinoOptions,
     ) -> Result<OpenVinoExecution, GraphError> {
         let failed = |e: OpenVinoError| GraphError::Device { device: device.clone(), what: e.to_string() };
-        let request = request(model, &lowered, graph).map_err(failed)?;
+        let request = request(&models.main, &lowered, graph).map_err(failed)?;
+        let kept = models.kept.as_ref().map(|model| KeptValues::new(model, lowered.clone(), &device));
         let slice = options.choices.slice_cache && !lowered.fixed;
         let columns = lowered.caches.clone().map(|caches| Columns::new(caches, lowered.stateful, slice));
         let states = graph.states.iter().map(zeroed).collect::<Result<Vec<_>, _>>()?;
@@ -85,7 +90,8 @@ impl OpenVinoExecution {
         let own = (0..own).map(|_| AlignedBytes::default()).collect();
         Ok(OpenVinoExecution {
             request,
-            model: model.clone(),
+            model: models.main.clone(),
+            kept: kept.transpose()?,
             columns,
             rows: None,
             lowered,
@@ -209,9 +215,8 @@ impl OpenVinoExecution {
             let whole = HostInput { element, shape: dims, bytes: self.states[i].as_slice() };
             inputs.push(columns.unwrap_or(whole));
         }
-        for length in &self.lengths {
-            inputs.push(HostInput { element: Element::I64, shape: &[1], bytes: length });
-        }
+        inputs.extend(self.lengths.iter().map(length_input));
+        inputs.extend(self.kept.iter().flat_map(KeptValues::inputs));
         let tables = self.columns.as_ref().map(Columns::tables);
         if let Some((places_shape, places, items_shape, items)) = &tables {
             inputs.push(HostInput { element: Element::I32, shape: places_shape, bytes: places });
@@ -341,6 +346,7 @@ fn request(model: &Arc<CompiledModel>, lowered: &Lowered, graph: &Graph) -> Resu
     let mut inputs: Vec<String> = numbered('i', graph.inputs.len()).collect();
     inputs.extend(numbered('s', graph.states.len()));
     inputs.extend(numbered('n', lowered.lengths.len()));
+    inputs.extend(numbered('k', lowered.kept.len()));
     if lowered.caches.is_some() {
         inputs.extend(["places".to_owned(), "items".to_owned()]);
     }
@@ -350,7 +356,7 @@ fn request(model: &Arc<CompiledModel>, lowered: &Lowered, graph: &Graph) -> Resu
 }
 
 impl ResultOf {
-    fn bytes(&self, shape: &[usize]) -> usize {
+    pub(super) fn bytes(&self, shape: &[usize]) -> usize {
         tensor_bytes(self.ty.dtype, shape).unwrap_or(0)
     }
 }
@@ -401,6 +407,9 @@ impl Execution for OpenVinoExecution {
             self.lengths.push(i64::try_from(length).unwrap_or(i64::MAX).to_le_bytes());
         }
         self.reserve(&shapes)?;
+        if let Some(kept) = &mut self.kept {
+            kept.prepare(&self.lengths, call.bindings)?;
+        }
         let tokens = self.prepare_columns(call, &shapes)?;
         let ran = self.infer(call, &shapes);
         if let Some(columns) = &mut self.columns {
@@ -447,7 +456,8 @@ impl Execution for OpenVinoExecution {
             return Vec::new();
         }
         // Looking must not make a run fail that went well.
-        let layers = self.request.profile().unwrap_or_default();
+        let mut layers = self.request.profile().unwrap_or_default();
+        layers.extend(self.kept.iter().flat_map(KeptValues::profile));
         let kernel = |layer: Profile| KernelDone {
             layer: layer.name,
             kind: layer.kind,
@@ -458,10 +468,12 @@ impl Execution for OpenVinoExecution {
     }
 
     fn arena_bytes(&self) -> usize {
-        self.own.iter().map(AlignedBytes::len).sum()
+        let kept = self.kept.as_ref().map_or(0, KeptValues::len);
+        kept + self.own.iter().map(AlignedBytes::len).sum::<usize>()
     }
 
     fn shrink(&mut self) {
+        self.kept.iter_mut().for_each(KeptValues::forget);
         self.own.iter_mut().for_each(|o| *o = AlignedBytes::default());
     }
 

@@ -7,11 +7,11 @@ use super::weights::element;
 use crate::error::GraphError;
 use crate::graph::{Commit, Def, Graph, Node, NodeOp, ValueId};
 use crate::weights::Weights;
-use conure_device::openvino::ir::{Blob, ModelWriter, Output};
+use conure_device::openvino::ir::{Blob, ModelWriter, Output, Texts};
 use conure_device::openvino::{Element, OpenVinoError};
 use conure_ops::ValueType;
 use conure_ops::openvino::{Cache, Ir, Perm, Port};
-use conure_tensor::{Bindings, Dim, Tensor, TensorView};
+use conure_tensor::{Bindings, DType, Dim, Shape, Tensor, TensorView};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -22,6 +22,8 @@ pub(super) struct Lowered {
     pub lengths: Vec<Dim>,
     /// Results `r0`, `r1`, ... of the model.
     pub results: Vec<ResultOf>,
+    /// Inputs `k0`, `k1`, ... of the model: what a model of its own makes of lengths.
+    pub kept: Vec<ResultOf>,
     /// Where each output of the graph comes from, in order.
     pub outputs: Vec<From>,
     /// Where what enters a state comes from, in the order of the graph's commits.
@@ -114,20 +116,21 @@ pub(super) struct Lowering<'a> {
     pub fixed: Option<&'a Bindings>,
     lengths: Vec<(Dim, Port)>,
     results: Vec<(Port, ResultOf)>,
+    kept: Vec<(Port, ResultOf)>,
     appends: Vec<AppendOf>,
     pub(super) states: Vec<Port>,
     inputs: Vec<Port>,
 }
 
-/// Writes `graph`: what a run has to know, the model's text and its constants.
+/// Writes `graph`: what a run has to know, the model's texts and its constants.
 pub(super) fn lower(
     graph: &Graph,
     options: &OpenVinoOptions,
     fixed: Option<&Bindings>,
-) -> Result<(Lowered, String, Blob), GraphError> {
+) -> Result<(Lowered, Texts, Blob), GraphError> {
     let (lowered, writer) = write(graph, options, fixed, ModelWriter::new())?;
-    let (xml, blob) = writer.finish();
-    Ok((lowered, xml, blob))
+    let (texts, blob) = writer.finish();
+    Ok((lowered, texts, blob))
 }
 
 /// Writes `graph` without its weights: what a run has to know, and what tells the model from others. A few milliseconds, where
@@ -164,6 +167,7 @@ fn write(
         fixed,
         lengths: Vec::new(),
         results: Vec::new(),
+        kept: Vec::new(),
         appends: Vec::new(),
         states: Vec::new(),
         inputs: Vec::new(),
@@ -226,6 +230,7 @@ impl Lowering<'_> {
             relaid: weights.difference(&in_place).next().is_some(),
             lengths: self.lengths.into_iter().map(|(d, _)| d).collect(),
             results: self.results.into_iter().map(|(_, r)| r).collect(),
+            kept: self.kept.into_iter().map(|(_, k)| k).collect(),
             outputs,
             commits,
             stateful: self.items.is_some(),
@@ -270,6 +275,23 @@ impl Lowering<'_> {
         let port = as_port(self.writer.parameter(&name, Element::I64, &[Some(1)]));
         self.lengths.push((length.clone(), port));
         Ok(port)
+    }
+
+    /// An f32 value that lengths alone decide, as an input that is computed when they change. A model of fixed lengths has it among its
+    /// constants anyway.
+    pub(super) fn keep(&mut self, value: Port, shape: &Shape) -> Port {
+        let lengths: Vec<Output> = self.lengths.iter().map(|(_, port)| output(*port)).collect();
+        if self.fixed.is_some() || !self.writer.is_decided_by(output(value), &lengths) {
+            return value;
+        }
+        let dims: Vec<Option<usize>> = shape.iter().map(|(_, d)| self.known(d)).collect();
+        let name = format!("k{}", self.kept.len());
+        let input = as_port(self.writer.keep(&name, Element::F32, &dims, output(value)));
+        if self.kept.iter().all(|(known, _)| *known != input) {
+            let ty = ValueType::new(DType::F32, shape.clone());
+            self.kept.push((input, ResultOf { ty, element: Element::F32 }));
+        }
+        input
     }
 
     pub(super) fn constant(&mut self, tensor: &Arc<Tensor>, shape: &[usize]) -> Result<Port, OpenVinoError> {

@@ -2,7 +2,8 @@
 //!
 //! One model serves any length: lengths that runs decide are left open in it, and what a model needs to know of them (the
 //! shape of a reshape, the end of a slice) comes in as small inputs. Inputs and outputs are the session's own memory, states
-//! are inputs and outputs that the execution keeps.
+//! are inputs and outputs that the execution keeps. What lengths alone decide and costs much (the positions that attention
+//! meets) is left to a small model beside it, which runs when lengths change (`kept.rs`).
 
 mod cache;
 mod cache_layers;
@@ -11,6 +12,7 @@ mod compile;
 mod emit;
 mod execution;
 mod fixed;
+mod kept;
 mod lower;
 mod options;
 mod self_test;
@@ -228,10 +230,18 @@ fn is_empty(ty: &ValueType) -> bool {
     ty.shape.iter().any(|(_, d)| d.as_constant() == Some(0))
 }
 
+/// What a piece is compiled to.
+#[derive(Clone, Debug)]
+struct Models {
+    main: Arc<CompiledModel>,
+    /// Makes of lengths what the other takes besides the piece's inputs.
+    kept: Option<Arc<CompiledModel>>,
+}
+
 /// A piece compiled by OpenVINO.
 #[derive(Debug)]
 struct OpenVinoPiece {
-    model: Arc<CompiledModel>,
+    models: Models,
     lowered: Arc<Lowered>,
     graph: Graph,
     device: String,
@@ -241,7 +251,7 @@ struct OpenVinoPiece {
 impl OpenVinoPiece {
     fn execution(&self) -> Result<OpenVinoExecution, GraphError> {
         let (lowered, device) = (self.lowered.clone(), self.device.clone());
-        OpenVinoExecution::new(&self.model, lowered, &self.graph, device, &self.options)
+        OpenVinoExecution::new(&self.models, lowered, &self.graph, device, &self.options)
     }
 }
 

@@ -11,7 +11,7 @@ impl OpenVinoOp for MaskScores {
     fn lower(&self, ir: &mut Ir<'_>) -> Result<SmallVec<[Port; 2]>, OpError> {
         let (scores, lengths) = (ir.input(0)?, ir.input(1)?);
         let frames = dim(ir.shape(0), 2);
-        let keys = seen(ir, lengths, frames, self.mask, None)?;
+        let keys = seen(ir, lengths, [frames, frames], self.mask, None)?;
         let queries = ir.before_end(lengths, frames)?;
         let queries = ir.unsqueeze(queries, &[1, 3])?; // [B, 1, T, 1]
         let seen = ir.binary("LogicalAnd", keys, queries);

@@ -2,7 +2,7 @@
 
 use super::{Perm, Port};
 use crate::op::OpError;
-use conure_tensor::{DType, Dim};
+use conure_tensor::{DType, Dim, Shape};
 
 /// Which of several forms an op takes where devices differ in what they like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +69,13 @@ pub trait Emit {
     /// # Errors
     /// If a run could not tell.
     fn length(&mut self, length: &Dim) -> Result<Port, OpError>;
+
+    /// The f32 value `x` of this shape, kept from run to run as long as lengths stay the same, if lengths alone decide it and the
+    /// device is to keep such values; otherwise `x`. Nothing else may read `x`.
+    ///
+    /// # Errors
+    /// If a run could not tell the shape.
+    fn keep(&mut self, x: Port, shape: &Shape) -> Result<Port, OpError>;
 
     /// Lets runs fail in which `length` is more than `most`, with the op's reason.
     fn at_most(&mut self, length: &Dim, most: usize, what: &'static str);
