@@ -64,8 +64,8 @@ impl Lowering<'_> {
         {
             return Ok(output(*source));
         }
-        let order: Vec<u8> = [0i64, 2, 1, 3].iter().flat_map(|axis| axis.to_le_bytes()).collect();
-        let order = self.writer.literal(Element::I64, &[4], &order)?;
+        let order: Vec<u8> = PERM.iter().flat_map(|&a| i64::try_from(a).unwrap_or(0).to_le_bytes()).collect();
+        let order = self.writer.literal(Element::I64, &[PERM.len()], &order)?;
         Ok(self.writer.layer("Transpose", "opset1", &[], &[output(rows), order], 1))
     }
 
