@@ -64,10 +64,11 @@ pub struct TensorChange {
     pub note: Option<String>,
 }
 
-/// Writes the GGUF file `input`, of a Parakeet or a language model, to `output` with every matrix in the type asked for;
-/// everything else is copied byte for byte, but that a `general.file_type` says what most values are stored as then. Matrices are all weights of products, also of pointwise convolutions, of the LSTM, of
-/// joint and CTC head, of experts, and the embedding; not norms, biases, routers, and convolutions over several places. A matrix whose rows do not fill the type's blocks
-/// takes the next best type, and one that is small already stays as it is. The output appears when it is complete.
+/// Writes the GGUF file `input`, of a Parakeet or a language model, to `output` with every matrix in the type asked for; everything
+/// else is copied byte for byte, but that a `general.file_type` says what most values are stored as then. Matrices are all weights
+/// of products, also of pointwise convolutions, of the LSTM, of joint and CTC head, of experts, and the embedding; not norms,
+/// biases, routers, and convolutions over several places. A matrix whose rows do not fill the type's blocks takes the next
+/// best type, and one that is small already stays as it is. The output appears when it is complete.
 ///
 /// # Errors
 /// [`ConvertError`]: also if nothing would change, if a pattern of [`QuantiseOptions::keep`] fits no tensor, or if

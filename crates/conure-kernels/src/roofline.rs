@@ -100,7 +100,7 @@ pub fn product_seconds(
 /// from front to back by a plain loop. A loop that also fetches ahead, as products of one row do, reads up to 1.4 times as fast.
 ///
 /// # Errors
-/// [`KernelError::OutOfMemory`], if anything.
+/// [`KernelError::OutOfMemory`] or [`KernelError::TaskPanicked`], if anything.
 pub fn bandwidth(cpu: &Cpu, bytes: usize) -> Result<f64> {
     let mut pages = Pages::zeroed("roofline", bytes.max(8))?;
     pages.as_mut_slice::<u64>().fill(1);

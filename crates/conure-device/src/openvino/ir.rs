@@ -365,8 +365,10 @@ impl ModelWriter {
         }
         let in_kept = results(self, kept);
         in_main.resize(in_kept.len(), false);
-        // What neither needs stays in the first, as an input that nobody reads.
-        in_main.iter_mut().zip(&in_kept).for_each(|(main, kept)| *main |= !kept);
+        // An input that neither needs stays in the first, where runs give it.
+        let inputs = self.layers.iter().map(|layer| layer.kind == "Parameter");
+        let parts = in_main.iter_mut().zip(&in_kept).zip(inputs);
+        parts.for_each(|((main, kept), input)| *main |= input && !kept);
         Texts { main: self.text(&in_main, &place), kept: Some(self.text(&in_kept, &place)) }
     }
 
@@ -482,6 +484,7 @@ mod tests {
         let one = m.literal(Element::F32, &[], &1f32.to_le_bytes()).unwrap();
         let range = m.layer("Range", "opset4", &[], &[n, one], 1);
         let with_x = m.layer("Add", "opset1", &eltwise, &[range, x], 1);
+        m.parameter("unread", Element::F32, &[None]);
         let decided = [one, range, with_x].map(|v| m.is_decided_by(v, &[n]));
         assert_eq!(decided, [false, true, false]);
         let kept = m.keep("k0", Element::F32, &[None], range);
@@ -496,6 +499,9 @@ mod tests {
             ("type=\"Multiply\"", true, false),
             ("names=\"k0\"", true, true),
             ("names=\"x\"", true, false),
+            ("names=\"unread\"", true, false),
+            // Nobody reads the sum of the range and x.
+            ("type=\"Add\"", false, false),
             ("names=\"n\"", false, true),
             ("type=\"Const\"", true, true),
         ] {

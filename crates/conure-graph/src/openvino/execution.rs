@@ -412,6 +412,7 @@ impl Execution for OpenVinoExecution {
         }
         let tokens = self.prepare_columns(call, &shapes)?;
         let ran = self.infer(call, &shapes);
+        self.kept.iter_mut().for_each(KeptValues::trim);
         if let Some(columns) = &mut self.columns {
             match &ran {
                 Ok(()) => columns.ran(tokens),

@@ -115,8 +115,44 @@ fn a_row_does_not_depend_on_rows_or_threads() {
 }
 
 #[test]
+fn a_row_does_not_depend_on_how_k_and_rows_are_cut() {
+    // Rows around those whose K is taken in parts and those that are rounded at a time; K with parts and ends of many kinds.
+    for isa in Isa::available() {
+        let one = Cpu::new(isa, Threads::single()).unwrap().with_precision(Precision::Fast);
+        let two = Cpu::new(isa, Threads::new(2).unwrap()).unwrap().with_precision(Precision::Fast);
+        let cases = [
+            (640, DType::Q8_0),
+            (1056, DType::Q5_1),
+            (1280, DType::Q6_K),
+            (32, DType::Q4_0),
+            (1030, DType::F16),
+            (520, DType::BF16),
+        ];
+        for (k, dtype) in cases {
+            let (m, n) = (769, 70);
+            let x = noise(m * k, 12);
+            let bytes = quant::encoded(dtype, &noise(n * k, 13)).unwrap();
+            let packed = PackedMatrix::new_glu(&one, dtype, &bytes, n, k).unwrap();
+            for activation in [Activation::None, Activation::Glu] {
+                let epilogue = Epilogue { activation, ..Epilogue::default() };
+                let width = if activation == Activation::Glu { n / 2 } else { n };
+                let mut alone = vec![0.0; m * width];
+                for (x, out) in x.chunks(k).zip(alone.chunks_mut(width)) {
+                    linear(&one, x, 1, &packed, &epilogue, out).unwrap();
+                }
+                for (cpu, rows) in [(&two, 9), (&one, 127), (&two, 128), (&one, 129), (&two, 769)] {
+                    let mut out = vec![f32::NAN; rows * width];
+                    linear(cpu, &x[..rows * k], rows, &packed, &epilogue, &mut out).unwrap();
+                    assert!(out == alone[..rows * width], "{isa} {dtype} {rows} {activation:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn gated_units_and_epilogues_are_those_of_exact_products() {
-    let (m, n, k) = (15, 130, 512);
+    let (m, n, k) = (15, 130, 1024);
     let (x, w, bias) = (noise(m * k, 5), noise(n * k, 6), noise(n, 7));
     for isa in Isa::available() {
         let exact = Cpu::new(isa, Threads::single()).unwrap();

@@ -71,7 +71,7 @@ pub trait Emit {
     fn length(&mut self, length: &Dim) -> Result<Port, OpError>;
 
     /// The f32 value `x` of this shape, kept from run to run as long as lengths stay the same, if lengths alone decide it and the
-    /// device is to keep such values; otherwise `x`. Nothing else may read `x`.
+    /// model serves any length; otherwise `x`. Nothing else may read `x`.
     ///
     /// # Errors
     /// If a run could not tell the shape.
