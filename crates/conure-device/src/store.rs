@@ -166,6 +166,9 @@ impl Store {
         };
         fs::create_dir_all(&self.folder).map_err(failed("make", &self.folder))?;
         let blob = Part::new(&self.folder, key);
+        // `make` may not say why it cannot write.
+        let tried = File::create(&blob.path).and_then(|_| fs::remove_file(&blob.path));
+        tried.map_err(failed("write into", &self.folder))?;
         make(&blob.path).map_err(StoreError::Make)?;
         settle(&blob.path).map_err(failed("write", &blob.path))?;
         let (size, checksum) = {

@@ -97,13 +97,14 @@ impl<'a> Place<'a> {
     }
 
     fn files(&self) -> Result<Option<(Files, About)>, StoreError> {
+        let Some((main, about)) = self.store.load(&self.key)? else { return Ok(None) };
+        // Last, here and in `save`: what was used longest ago goes first where room is short, and the small one alone is worth nothing.
         let kept = match self.keeps.then(|| self.store.load(&self.key_of_kept())).transpose()? {
             Some(None) => return Ok(None),
             Some(Some((file, _))) => Some(Arc::new(file)),
             None => None,
         };
-        let main = self.store.load(&self.key)?;
-        Ok(main.map(|(main, about)| (Files { main: Arc::new(main), kept }, about)))
+        Ok(Some((Files { main: Arc::new(main), kept }, about)))
     }
 
     /// Forgets what is kept.
@@ -114,7 +115,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Keeps what `export` writes of the model and, if it says so, of the other one: that first, since the model is looked for last.
+    /// Keeps what `export` writes of the model and, if it says so, of the other one. Neither is of use without the other.
     pub(super) fn save(
         &self,
         mut about: About,
@@ -125,13 +126,13 @@ impl<'a> Place<'a> {
         let save = |key: &str, about: &About, kept: bool| {
             self.store.save(key, about, |path| export(kept, path)).map_err(|e| e.to_string())
         };
+        save(&self.key, &about, false)?;
         if self.keeps {
-            let mut about = about.clone();
             let part = about.iter_mut().filter(|(name, _)| name == PART);
             part.for_each(|(_, part)| part.push_str(": what lengths alone decide"));
             save(&self.key_of_kept(), &about, true)?;
         }
-        save(&self.key, &about, false)
+        Ok(())
     }
 
     /// Notes that the model fails its self-test, so that the next start need not find out again.
