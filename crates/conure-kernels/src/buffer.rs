@@ -7,10 +7,13 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::thread::LocalKey;
 
+/// Bytes of a cache line.
+pub(crate) const LINE: usize = 64;
+
 /// One cache line; its alignment is what makes [`AlignedBuf`] aligned.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+struct Line([u8; LINE]);
 
 /// Zeroed bytes that start on a cache line.
 #[derive(Clone, Default)]
@@ -37,11 +40,11 @@ pub fn zeroed<T: bytemuck::Pod>(kernel: &'static str, len: usize) -> Result<Vec<
 impl AlignedBuf {
     /// At least `bytes` zero bytes, for what is small: scratch.
     fn zeroed(bytes: usize) -> AlignedBuf {
-        AlignedBuf(vec![Line([0; 64]); bytes.div_ceil(64)])
+        AlignedBuf(vec![Line([0; LINE]); bytes.div_ceil(LINE)])
     }
 
     fn len(&self) -> usize {
-        self.0.len() * 64
+        self.0.len() * LINE
     }
 
     fn as_mut_slice<T: bytemuck::Pod>(&mut self) -> &mut [T] {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use memmap2::MmapMut;
 
+use crate::buffer::LINE;
 use crate::{KernelError, Result};
 
 /// A large page of common machines.
@@ -20,9 +21,6 @@ const REGION: usize = 32 << 20;
 /// A multiple of the size of any system's usual pages.
 #[cfg(target_os = "linux")]
 const PAGES: usize = 64 << 10;
-
-/// Where parts begin: on cache lines.
-const LINE: usize = 64;
 
 /// A stretch of memory of its own, zero where nobody wrote.
 struct Region {

@@ -32,7 +32,7 @@ pub(super) const MAX_UNIT: usize = 256;
 /// Groups in a block at most.
 pub(super) const MAX_GROUPS: usize = 16;
 /// K that the quanta are interleaved over.
-const PART: usize = 32;
+pub(super) const PART: usize = 32;
 
 /// Values of a table reach from minus this to this at most where they are multiplied as small ones, up to 63.
 const SMALL_TABLE: i8 = 31;

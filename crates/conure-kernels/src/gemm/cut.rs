@@ -85,7 +85,7 @@ impl Cut {
         let rows = m.div_ceil(wanted.max(least).max(1));
 
         // Tiles of one or two rows take several panels at once.
-        let unit = panels_at_once(m).next_multiple_of(if product.columns.halves { 2 } else { 1 });
+        let unit = panels_at_once(m).next_multiple_of(product.columns.unit());
         Cut::of(workers, m, rows, product.columns.panels(), unit)
     }
 

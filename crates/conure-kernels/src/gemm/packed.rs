@@ -56,6 +56,12 @@ impl Columns {
         if self.halves { 2 * (self.n / 2).div_ceil(self.panel) } else { self.n.div_ceil(self.panel) }
     }
 
+    /// Panels that stay together: one, or the two of a gated unit.
+    #[inline(always)]
+    pub(crate) fn unit(&self) -> usize {
+        if self.halves { 2 } else { 1 }
+    }
+
     /// The first column of panel `p` and how many it has.
     #[inline(always)]
     pub(crate) fn of(&self, p: usize) -> (usize, usize) {

@@ -10,7 +10,7 @@ use super::Product;
 use super::blocks::{Blocks, MAX_UNIT};
 use super::cut::{Claim, Claims, Cut};
 use super::round::{Shape, round_rows};
-use crate::buffer::{Carve, SharedMut, with_operand, with_scratch};
+use crate::buffer::{Carve, LINE, SharedMut, with_operand, with_scratch};
 use crate::isa::{DotKernel, Isa, dispatch_dot};
 use crate::simd::{Dot, DotTile, Group, MAX_DOT_ROWS, Simd, Small16, Small32, SmallMins32, Wide32};
 use crate::{Cpu, Result};
@@ -31,9 +31,6 @@ const PART_K: usize = 2 * MAX_UNIT;
 
 /// Rows that are few. Of more the sums would be fetched for each part, which costs more than to fetch the panel for each tile.
 const FEW_ROWS: usize = 128;
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// How many rows a block of activations has.
 fn block_rows(isa: Isa) -> usize {
@@ -71,9 +68,10 @@ pub(super) fn run(
             let (operand, m) = (&*operand, end - start);
             let cut = cut(product, cpu.threads().count(), m, rows);
             let claims = Claims::default();
+            let task =
+                Task { product, blocks, shape, activations: operand, out, start, m, rows: cut.rows.min(m) };
             cpu.threads().run(cut.workers, |worker, _| {
-                let task = Task { product, blocks, shape, activations: operand, out, start, m };
-                with_scratch(task.scratch_len(cut.rows.min(m)), |scratch| {
+                with_scratch(task.scratch_len(), |scratch| {
                     dispatch_dot(isa, Multiply { task, cut: &cut, claims: &claims, worker, scratch });
                 });
             })
@@ -84,8 +82,7 @@ pub(super) fn run(
 
 /// A product of `m` rows is cut by columns, and by rows (whole blocks of them) only where columns are too few.
 fn cut(product: &Product<'_>, threads: usize, m: usize, block_rows: usize) -> Cut {
-    let panels = product.columns.panels();
-    let unit = if product.columns.halves { 2 } else { 1 };
+    let (panels, unit) = (product.columns.panels(), product.columns.unit());
     let work = m.max(FREE_ROWS).saturating_mul(product.columns.n).saturating_mul(product.k);
     let workers = (work / TASK_WORK).clamp(1, threads);
     let blocks = m.div_ceil(block_rows);
@@ -104,38 +101,41 @@ struct Task<'a> {
     out: SharedMut<'a, f32>,
     start: usize,
     m: usize,
+    /// Of these, how many a claim has at most.
+    rows: usize,
 }
 
 impl Task<'_> {
-    /// Panels that are multiplied together: a gated unit's two.
+    /// Panels that are multiplied together.
     fn pair(&self) -> usize {
-        if self.product.columns.halves { 2 } else { 1 }
+        self.product.columns.unit()
     }
 
-    /// Units of a panel that `rows` rows are multiplied with at a time: all, or about [`PART_K`].
-    fn units_at_once(&self, rows: usize) -> usize {
+    /// Units of a panel that are multiplied at a time: all, or about [`PART_K`].
+    fn units_at_once(&self) -> usize {
         let all = self.product.k / self.blocks.layout.block;
-        let parts = if rows <= FEW_ROWS { self.product.k.div_ceil(PART_K).max(1) } else { 1 };
+        let parts = if self.rows <= FEW_ROWS { self.product.k.div_ceil(PART_K).max(1) } else { 1 };
         all.div_ceil(parts).max(1)
     }
 
-    /// Rows whose sums are kept: of all where K is taken in parts.
-    fn sum_rows(&self, rows: usize) -> usize {
+    /// Floats of the sums that are kept: of all rows where K is taken in parts.
+    fn sums_len(&self) -> usize {
         let block = self.shape.rows;
-        if rows <= FEW_ROWS { rows.next_multiple_of(block) } else { block }
+        let rows = if self.rows <= FEW_ROWS { self.rows.next_multiple_of(block) } else { block };
+        rows * self.pair() * self.product.columns.panel
     }
 
     /// Floats of a panel's quanta and of its scales, in units at once.
-    fn panel_len(&self, rows: usize) -> (usize, usize) {
-        let (np, units, layout) = (self.product.columns.panel, self.units_at_once(rows), self.blocks.layout);
+    fn panel_len(&self) -> (usize, usize) {
+        let (np, units, layout) = (self.product.columns.panel, self.units_at_once(), self.blocks.layout);
         (units * layout.block * np / 4, units * layout.groups() * np)
     }
 
-    /// Floats of scratch for `rows` rows: their sums and, of each panel, quanta, scales and minima.
-    fn scratch_len(&self, rows: usize) -> usize {
-        let (quanta, scales) = self.panel_len(rows);
+    /// Floats of scratch: the sums and, of each panel, quanta, scales and minima.
+    fn scratch_len(&self) -> usize {
+        let (quanta, scales) = self.panel_len();
         let panel = Carve::padded(quanta) + 2 * Carve::padded(scales);
-        Carve::padded(self.sum_rows(rows) * self.pair() * self.product.columns.panel) + self.pair() * panel
+        Carve::padded(self.sums_len()) + self.pair() * panel
     }
 }
 
@@ -184,10 +184,9 @@ impl<'b> ByGroup for Multiply<'_, 'b> {
     #[inline(always)]
     fn run<D: Dot, G: Group>(self, d: D) {
         let Multiply { task, cut, claims, worker, scratch } = self;
-        let (pair, rows) = (task.pair(), cut.rows.min(task.m));
-        let (quanta, scales) = task.panel_len(rows);
+        let (pair, (quanta, scales)) = (task.pair(), task.panel_len());
         let mut carve = Carve::new(scratch);
-        let sums = carve.take(task.sum_rows(rows) * pair * D::S::PANEL);
+        let sums = carve.take(task.sums_len());
         let mut panels: [Panel<'b>; 2] = std::array::from_fn(|i| {
             let some = |len| if i < pair { len } else { 0 };
             Panel {
@@ -199,7 +198,7 @@ impl<'b> ByGroup for Multiply<'_, 'b> {
         let mut cursor = cut.begin(worker);
         while let Some(Claim { block, from, to }) = cut.claim(claims, &mut cursor) {
             let first = block * cut.rows;
-            let count = rows.min(task.m - first);
+            let count = task.rows.min(task.m - first);
             for p in (from..to).step_by(pair) {
                 task.rows_past_panel::<D, G>(d, first, count, p, &mut panels[..pair], sums);
             }
@@ -222,8 +221,7 @@ impl Task<'_> {
     ) {
         let (s, blocks, pair) = (d.simd(), self.blocks, panels.len());
         let (block, groups) = (blocks.layout.block, blocks.layout.groups());
-        // As many units as the panels have room for.
-        let (at_once, all) = (panels[0].scales.len() / (groups * D::S::PANEL), self.product.k / block);
+        let (at_once, all) = (self.units_at_once(), self.product.k / block);
         let ldc = pair * D::S::PANEL;
         let activations = &self.activations[first / D::ROWS * self.shape.block_len()..];
         let tiles = rows.div_ceil(D::ROWS);

@@ -5,24 +5,18 @@
 //! once, even shares (`share.rs`) and large pages (`pages.rs`).
 
 use super::Product;
-use super::blocks::{Blocks, MAX_GROUPS, quanta_of};
+use super::blocks::{Blocks, MAX_GROUPS, PART, quanta_of};
 use super::quantised::{ByGroup, by_group};
 use super::round::round_group;
 use super::share::{Share, Taken};
-use crate::buffer::{Carve, SharedMut, with_operand};
+use crate::buffer::{Carve, LINE, SharedMut, with_operand};
 use crate::isa::{DotKernel, Isa, Kernel, dispatch, dispatch_dot};
 use crate::simd::{Bytes, Dot, Group, MAX_PANEL, Simd};
 use crate::{Cpu, Precision, Result};
 use conure_tensor::quant::parts::Layout;
 
-/// K that the quanta are interleaved over.
-const PART: usize = 32;
-
 /// Bytes from what is multiplied to what is fetched meanwhile: 0.7 us of reading, several times what memory takes to answer.
 const AHEAD: usize = 8192;
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// `out` as [`super::linear`] says, of `x` `[K]` and weights in a block format: in [`Precision::Fast`] as `quantised.rs` defines it.
 pub(super) fn run(
@@ -33,8 +27,8 @@ pub(super) fn run(
     isa: Isa,
     out: SharedMut<'_, f32>,
 ) -> Result<()> {
-    let (panels, unit) = (product.columns.panels(), if product.columns.halves { 2 } else { 1 });
-    let share = Share::new(panels, unit, blocks.panel(0).0.len(), cpu.threads().count());
+    let columns = product.columns;
+    let share = Share::new(columns.panels(), columns.unit(), blocks.panel(0).0.len(), cpu.threads().count());
     let taken = Taken::default();
     let work = |worker| Work { product, blocks, share, taken: &taken, worker, out };
     if cpu.precision() == Precision::Exact {
@@ -70,7 +64,7 @@ struct Work<'a> {
 impl Work<'_> {
     /// Panels that stay together.
     fn unit(&self) -> usize {
-        if self.product.columns.halves { 2 } else { 1 }
+        self.product.columns.unit()
     }
 
     /// Stores the finished sums of the unit at `p`.
@@ -183,7 +177,8 @@ impl DotKernel for Round<'_> {
     }
 }
 
-/// Adds the products of `x` with all of panel `p`, of a stretch to `end`, to `sums` `[PANEL]`: bit for bit what the tile of more rows gives.
+/// Writes the products of `x` with all of panel `p`, of a stretch to `end`, to `sums` `[PANEL]`: bit for bit what the tile of more
+/// rows gives.
 #[inline(always)]
 fn panel<D: Dot, G: Group>(d: D, blocks: &Blocks, (p, end): (usize, usize), x: Row<'_>, sums: &mut [f32]) {
     match blocks.layout.bits {
@@ -210,10 +205,6 @@ fn panel_of<D: Dot, G: Group, const BITS: usize>(
     assert!(sums.len() >= np && groups <= MAX_GROUPS && np <= MAX_VECTORS * lanes);
     let last = bytes.as_ptr().wrapping_add((end - p) * bytes.len());
     let mut totals = [s.splat(0.0); MAX_VECTORS];
-    for (total, sums) in totals.iter_mut().zip(sums.chunks_exact(lanes)) {
-        // SAFETY: LANES floats.
-        *total = unsafe { s.load(sums.as_ptr()) };
-    }
     for (u, unit) in bytes.chunks_exact(unit_bytes).enumerate() {
         fetch(s, unit, last);
         let (quanta, stored) = unit.split_at(parts * part_bytes);
@@ -315,7 +306,7 @@ fn add_group<D: Dot, G: Group>(
 /// The most vectors of a panel.
 const MAX_VECTORS: usize = 4;
 
-/// Adds the products of the activations `x` `[K]` as they are with all of panel `p`, decoded, to `sums` `[PANEL]`: bit for bit what
+/// Writes the products of the activations `x` `[K]` as they are with all of panel `p`, decoded, to `sums` `[PANEL]`: bit for bit what
 /// the widened panel gives, which takes longer to write and to read again than it takes to multiply.
 #[inline(always)]
 fn exact_panel<S: Simd>(s: S, blocks: &Blocks, p: (usize, usize), x: &[f32], sums: &mut [f32]) {
@@ -342,10 +333,6 @@ fn exact_panel_of<S: Simd, const BITS: usize>(
     assert!(sums.len() >= np && block / group <= MAX_GROUPS && np <= MAX_VECTORS * S::LANES);
     let last = bytes.as_ptr().wrapping_add((end - p) * bytes.len());
     let mut chains = [s.splat(0.0); MAX_VECTORS];
-    for (chain, sums) in chains.iter_mut().zip(sums.chunks_exact(S::LANES)) {
-        // SAFETY: LANES floats.
-        *chain = unsafe { s.load(sums.as_ptr()) };
-    }
     for (unit, x) in bytes.chunks_exact(unit_bytes).zip(x.chunks_exact(block)) {
         fetch(s, unit, last);
         let (quanta, stored) = unit.split_at(parts * part_bytes);

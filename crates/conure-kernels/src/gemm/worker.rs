@@ -275,7 +275,7 @@ impl Kernel for WorkerKernel<'_, '_> {
     fn run<S: Simd>(self, s: S) {
         let WorkerKernel { worker, scratch } = self;
         let Product { m, k, columns, .. } = *worker.product;
-        let unit = if columns.halves { 2 } else { 1 };
+        let unit = columns.unit();
         let reading = worker.reading(S::TILE_ROWS);
         let mut carve = Carve::new(scratch);
         let sums = carve.take(MAX_TILE_ROWS * MAX_GROUP * MAX_PANEL);

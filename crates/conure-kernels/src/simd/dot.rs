@@ -5,6 +5,7 @@
 use std::hint::black_box;
 
 use super::{Bytes, Scalar, Simd};
+use crate::buffer::LINE;
 
 /// How groups of weights are stored, as far as the tile is concerned.
 pub(crate) trait Group: Copy {
@@ -124,7 +125,7 @@ unsafe fn tile_fixed<D: Dot, G: Group, const R: usize, const V: usize, const P: 
             }
         }
         for g in 0..t.groups {
-            for line in (0..t.ahead).step_by(64) {
+            for line in (0..t.ahead).step_by(LINE) {
                 s.prefetch_far(t.next.wrapping_add(g * t.ahead + line).cast());
             }
             let mut acc = [[[s.splat_i32(0); V]; R]; P];
