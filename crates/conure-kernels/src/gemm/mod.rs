@@ -26,10 +26,11 @@ use cut::{Claims, Cut};
 use patches::Left;
 use worker::{Worker, WorkerKernel};
 
-use crate::buffer::{SharedMut, with_scratch};
+use crate::buffer::{SharedMut, with_operand, with_scratch};
 use crate::isa::{Isa, dispatch, tile_size};
 use crate::{Cpu, Precision, Result, check};
 use conure_tensor::DType;
+use std::ops::Range;
 
 /// How the right operand of [`matmul`] lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,10 +162,20 @@ impl Product<'_> {
             }
         }
         let cut = Cut::new(self, tile_size(isa), cpu.threads().count());
-        let claims = Claims::default();
-        cpu.threads().run(cut.workers, |worker, _| {
-            let worker = Worker { product: self, cut: &cut, claims: &claims, worker, out };
-            with_scratch(worker.scratch_len(), |scratch| dispatch(isa, WorkerKernel { worker, scratch }));
+        let part = |k: Range<usize>, sums: Option<SharedMut<'_, f32>>| {
+            let claims = Claims::default();
+            cpu.threads().run(cut.workers, |worker, _| {
+                let k = k.clone();
+                let worker = Worker { product: self, cut: &cut, claims: &claims, worker, k, sums, out };
+                with_scratch(worker.scratch_len(), |scratch| dispatch(isa, WorkerKernel { worker, scratch }));
+            })
+        };
+        if cut.k >= self.k {
+            return part(0..self.k, None);
+        }
+        with_operand(self.m * self.columns.panels() * self.columns.panel, |sums| {
+            let sums = SharedMut::new(sums);
+            (0..self.k).step_by(cut.k).try_for_each(|k| part(k..self.k.min(k + cut.k), Some(sums)))
         })
     }
 }

@@ -114,6 +114,39 @@ fn a_row_does_not_depend_on_rows_threads_or_storage() {
 }
 
 #[test]
+fn k_in_parts_is_the_same_chain() {
+    // K of which few whole rows stay in a cache, by rows and threads around those whose K is cut.
+    let (m, n, k) = (130, 70, 4104);
+    for isa in Isa::available() {
+        let [one, three] = [1, 3].map(|t| Cpu::new(isa, Threads::new(t).unwrap()).unwrap());
+        let size = crate::isa::tile_size(isa);
+        for (dtype, k) in [(DType::F32, k), (DType::F16, k), (DType::Q8_0, 4128)] {
+            let (x, bytes) = (wave(m * k, 0.0), quant::encoded(dtype, &wave(n * k, 1.0)).unwrap());
+            let packed = PackedMatrix::new_glu(&one, dtype, &bytes, n, k).unwrap();
+            let bias = wave(n, 2.0);
+            for activation in [Activation::None, Activation::Glu] {
+                let epilogue = Epilogue { activation, bias: Some(&bias), ..Epilogue::default() };
+                let width = if activation == Activation::Glu { n / 2 } else { n };
+                let mut alone = vec![0.0; m * width];
+                for (x, out) in x.chunks(k).zip(alone.chunks_mut(width)) {
+                    linear(&one, x, 1, &packed, &epilogue, out).unwrap();
+                }
+                for (cpu, rows) in [(&one, size.rows), (&one, 130), (&three, 93), (&three, 130)] {
+                    let source = Source::Packed(&packed);
+                    let (x, columns, left) = (&x[..rows * k], packed.columns, Left::Dense(&x[..rows * k]));
+                    let product = Product { kernel: "test", m: rows, k, left, columns, source, epilogue };
+                    let cut = Cut::new(&product, size, cpu.threads().count());
+                    assert_eq!(cut.k < k, rows > size.rows, "{isa} {rows} rows: {}", cut.k);
+                    let mut out = vec![f32::NAN; rows * width];
+                    linear(cpu, x, rows, &packed, &epilogue, &mut out).unwrap();
+                    assert!(out == alone[..rows * width], "{isa} {dtype} {rows} {activation:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn every_block_format_is_exact_to_its_decoding() {
     let (m, n, k) = (3, 35, 768);
     let (x, w) = (wave(m * k, 0.0), wave(n * k, 1.0));

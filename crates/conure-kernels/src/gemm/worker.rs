@@ -9,17 +9,23 @@ use crate::isa::Kernel;
 use crate::simd::{
     F32Panel, MAX_PANEL, MAX_TILE_ROWS, Simd, TILE_K, TILE_STRIDE, pack_columns, panels_at_once,
 };
+use std::ops::Range;
 
 /// The most panels that are taken at once.
 const MAX_GROUP: usize = panels_at_once(1);
 
 /// A worker of a product.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Worker<'a> {
     pub(super) product: &'a Product<'a>,
     pub(super) cut: &'a Cut,
     pub(super) claims: &'a Claims,
     pub(super) worker: usize,
+    /// The part of K that is multiplied, from a multiple of TILE_K on.
+    pub(super) k: Range<usize>,
+    /// Where the sums of all rows wait for the next part: `[panel][M][PANEL]`, of a gated unit's two panels `[M][2 PANEL]`. None
+    /// if there is one part.
+    pub(super) sums: Option<SharedMut<'a, f32>>,
     pub(super) out: SharedMut<'a, f32>,
 }
 
@@ -72,7 +78,7 @@ impl Worker<'_> {
 
     /// Floats of working memory.
     pub(super) fn scratch_len(&self) -> usize {
-        let (k, blocks) = (self.product.k, self.product.k.div_ceil(TILE_K));
+        let (k, blocks) = (self.k.len(), self.k.len().div_ceil(TILE_K));
         let packed = match self.product.source {
             Source::Packed(w) => w.format == Format::F32,
             _ => false,
@@ -82,15 +88,20 @@ impl Worker<'_> {
             + if packed { 0 } else { Carve::padded(MAX_GROUP * MAX_PANEL * k) }
     }
 
+    /// The blocks of K: where they begin and their lengths.
+    #[inline(always)]
+    fn k_blocks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let end = self.k.end;
+        self.k.clone().step_by(TILE_K).map(move |k0| (k0, TILE_K.min(end - k0)))
+    }
+
     /// Copies the rows of a block: `[K block][row][TILE_STRIDE]`.
     #[inline(always)]
     fn copy_rows(&self, rows: Rows, to: &mut [f32]) {
-        let k = self.product.k;
-        for k0 in (0..k).step_by(TILE_K) {
-            let kc = TILE_K.min(k - k0);
-            let to = &mut to[k0 / TILE_K * rows.count * TILE_STRIDE..];
+        for (k0, kc) in self.k_blocks() {
+            let to = &mut to[(k0 - self.k.start) / TILE_K * rows.count * TILE_STRIDE..];
             for (r, to) in to.chunks_mut(TILE_STRIDE).enumerate().take(rows.count) {
-                self.product.left.copy(rows.start + r, k, k0, &mut to[..kc]);
+                self.product.left.copy(rows.start + r, self.product.k, k0, &mut to[..kc]);
             }
         }
     }
@@ -98,11 +109,9 @@ impl Worker<'_> {
     /// Panels `p..p + count` as f32, `[K block][panel][k][PANEL]`.
     #[inline(always)]
     fn widen<S: Simd>(&self, s: S, p: usize, count: usize, to: &mut [f32]) {
-        let k = self.product.k;
-        for k0 in (0..k).step_by(TILE_K) {
-            let kc = TILE_K.min(k - k0);
+        for (k0, kc) in self.k_blocks() {
             for i in 0..count {
-                let at = (k0 * count + i * kc) * S::PANEL;
+                let at = ((k0 - self.k.start) * count + i * kc) * S::PANEL;
                 self.fill(s, k0, kc, p + i, &mut to[at..at + kc * S::PANEL]);
             }
         }
@@ -154,7 +163,7 @@ impl Worker<'_> {
         t: usize,
         reading: Reading,
     ) -> Panels {
-        let kc = TILE_K.min(self.product.k - k0);
+        let kc = TILE_K.min(self.k.end - k0);
         let more = self.product.columns.panels() > p + count;
         let ahead = if more { count * kc * S::PANEL } else { 0 };
         if reading == Reading::Direct
@@ -162,7 +171,7 @@ impl Worker<'_> {
         {
             return w.panels(k0, kc, p, count).then(ahead, t, kc);
         }
-        let wide = &mut wide[k0 * count * S::PANEL..][..count * kc * S::PANEL];
+        let wide = &mut wide[(k0 - self.k.start) * count * S::PANEL..][..count * kc * S::PANEL];
         match (self.product.source, reading) {
             // SAFETY: `wide` has room for `count` panels, and only this worker has it.
             (Source::Packed(w), Reading::FirstWidens) if t == 0 => unsafe {
@@ -247,19 +256,29 @@ impl Worker<'_> {
         wide: &mut [f32],
         sums: &mut [f32],
     ) {
-        let k = self.product.k;
         if reading == Reading::Widened {
             self.widen(s, p, count, wide);
         }
         for t in 0..rows.tiles {
             let (from, to) = (rows.tile(t), rows.tile(t + 1));
-            for k0 in (0..k).step_by(TILE_K) {
-                let kc = TILE_K.min(k - k0);
-                let a = copied[(k0 / TILE_K * rows.count + from) * TILE_STRIDE..].as_ptr();
+            let sums = match self.sums {
+                Some(all) => {
+                    let (m, width) = (self.product.m, count * S::PANEL);
+                    let at = p * S::PANEL * m + (rows.start + from) * width;
+                    // SAFETY: claims have disjoint rows or columns, and there is one part of K at a time.
+                    unsafe { all.part(at, (to - from) * width) }
+                }
+                None => &mut *sums,
+            };
+            for (k0, kc) in self.k_blocks() {
+                let a = copied[((k0 - self.k.start) / TILE_K * rows.count + from) * TILE_STRIDE..].as_ptr();
                 let b = self.panels::<S>(wide, k0, p, count, t, reading);
                 // SAFETY: `a` has `to - from` rows of `kc` floats TILE_STRIDE apart, `b` has count * kc * PANEL weights, and
                 // `sums` has as many rows of count * PANEL floats.
                 unsafe { b.multiply(s, to - from, count, a, kc, sums, k0 > 0) };
+            }
+            if self.k.end < self.product.k {
+                continue;
             }
             let (m, ldc) = (rows.start + from, count * S::PANEL);
             // SAFETY: claims have disjoint rows or columns, and a panel's columns belong to one claim.
@@ -274,7 +293,7 @@ impl Kernel for WorkerKernel<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let WorkerKernel { worker, scratch } = self;
-        let Product { m, k, columns, .. } = *worker.product;
+        let (Product { m, columns, .. }, k) = (*worker.product, worker.k.len());
         let unit = columns.unit();
         let reading = worker.reading(S::TILE_ROWS);
         let mut carve = Carve::new(scratch);
