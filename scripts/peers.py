@@ -313,9 +313,11 @@ def measure(options, meta, w, seconds, threads):
         name = "Conure " + kind_of(path)
         command = [options.conure, path, "--serve", "--threads", str(threads), "--seconds", str(seconds)]
         engines.append(Engine(name, command))
+        # With activations rounded to 8 bits, as the peers do in int8: for each 32 a scale, or as theirs for each row or more.
         if kind_of(path) not in ["f32", "f16", "bf16"]:
-            # With activations rounded to 8 bits, as the peers do in int8.
             engines.append(Engine(name + " fast", command + ["--precision", "fast"]))
+        if kind_of(path) in ["f32", "q8_0"]:
+            engines.append(Engine(name + " int8", command + ["--precision", "int8"]))
         if options.cpu_only:
             continue
         # The same on OpenVINO, through Conure's own graph: beside OpenVINO's own reader of ONNX.
@@ -363,13 +365,15 @@ def table(options, rows):
         of = {r["engine"]: r["median_ms"] for r in rows if (r["seconds"], r["threads"]) == case}
         ratios.append(f"{min(of[p] for p in peers) / of[ours]:.2f}")
     lines.append(f"| faster f32 peer / {ours} | " + " | ".join(ratios) + " | | |")
-    if "Conure q8_0 fast" in names:
+    for ours in ["Conure q8_0 fast", "Conure q8_0 int8", "Conure f32 int8"]:
+        if ours not in names:
+            continue
         cells = []
         for case in cases:
             of = {r["engine"]: r["median_ms"] for r in rows if (r["seconds"], r["threads"]) == case}
             fastest = min(of["onnxruntime int8 dynamic"], of["OpenVINO int8 weights"])
-            cells.append(f"{fastest / of['Conure q8_0 fast']:.2f}")
-        lines.append("| faster int8 peer / Conure q8_0 fast | " + " | ".join(cells) + " | | |")
+            cells.append(f"{fastest / of[ours]:.2f}")
+        lines.append(f"| faster int8 peer / {ours} | " + " | ".join(cells) + " | | |")
     for reader, kind in [("OpenVINO f32", "f32"), ("OpenVINO int8 weights", "q8_0")]:
         through = f"Conure on OpenVINO {kind}"
         if reader in names and through in names:

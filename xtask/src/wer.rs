@@ -41,11 +41,13 @@ struct Variant {
     precision: &'static str,
 }
 
-const VARIANTS: [Variant; 7] = [
+const VARIANTS: [Variant; 9] = [
     Variant { target: TargetType::F32, precision: "exact" },
     Variant { target: TargetType::F16, precision: "exact" },
     Variant { target: TargetType::Q8_0, precision: "exact" },
     Variant { target: TargetType::Q8_0, precision: "fast" },
+    Variant { target: TargetType::F32, precision: "int8" },
+    Variant { target: TargetType::Q8_0, precision: "int8" },
     Variant { target: TargetType::Q6K, precision: "fast" },
     Variant { target: TargetType::Q5K, precision: "fast" },
     Variant { target: TargetType::Q4K, precision: "fast" },
@@ -63,7 +65,7 @@ impl Variant {
         let quantised = self.target.dtype().is_quantised();
         match self.precision {
             "exact" if quantised => format!("{name} exact"),
-            "bf16" => format!("{name} in bf16"),
+            "bf16" | "int8" => format!("{name} in {}", self.precision),
             _ => name.to_owned(),
         }
     }
@@ -79,7 +81,10 @@ struct Bench {
 impl Bench {
     fn new(program: PathBuf, device: Option<String>) -> Bench {
         let more = device.as_ref().is_some_and(|name| name.starts_with("openvino"));
-        let variants = VARIANTS.into_iter().chain(OPENVINO.into_iter().filter(|_| more)).collect();
+        // There `int8` is `fast`.
+        let known = |v: &Variant| !(more && v.precision == "int8");
+        let variants =
+            VARIANTS.into_iter().filter(known).chain(OPENVINO.into_iter().filter(|_| more)).collect();
         Bench { program, device, variants }
     }
 

@@ -181,7 +181,7 @@ fn a_benchmark_says_what_it_measured() {
     let step = json(&["bench", "step", "embedded", "--steps", "20", "--json"]);
     assert!(step["step_us"]["median"].as_f64().unwrap() > 0.0, "{step}");
     let roofline = json(&["bench", "roofline", "--threads", "1", "--json"]);
-    for key in ["f32_gflops", "f16_gflops", "q8_0_gflops", "bandwidth_gbs"] {
+    for key in ["f32_gflops", "f16_gflops", "q8_0_gflops", "int8_gflops", "bandwidth_gbs"] {
         assert!(roofline[key].as_f64().unwrap() > 0.0, "{key}: {roofline}");
     }
     let ctc = root().join("tests/data/oracle/ctc80.gguf");

@@ -7,7 +7,7 @@ use crate::liveness::{Liveness, Offsets};
 use crate::states::check_commit;
 use crate::tiles::{self, TileSteps, tile_steps};
 use crate::weights::Form;
-use conure_kernels::Cpu;
+use conure_kernels::{Cpu, Precision};
 use conure_ops::{CpuOp, Op, Packed, ValueType};
 use conure_tensor::{Bindings, DType, Dims, Tensor, TensorView, tensor_bytes};
 use smallvec::SmallVec;
@@ -395,7 +395,8 @@ impl Planner<'_> {
         let Some(key) = key else { return Ok(()) };
         let packed = match &operand.source {
             Source::Weight(index) => {
-                let form = Form { key, dims: operand.dims.clone(), isa: self.cpu.isa() };
+                let (isa, int8) = (self.cpu.isa(), self.cpu.precision() == Precision::Int8);
+                let form = Form { key, dims: operand.dims.clone(), isa, int8 };
                 self.graph.weights.packed(*index, form, |bytes| {
                     op.pack_on(self.cpu, input, &TensorView::new(operand.dtype, &operand.dims, bytes)?)
                 })?

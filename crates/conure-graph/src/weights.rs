@@ -39,12 +39,13 @@ pub trait WeightSource: Send + Sync {
 }
 
 /// Which packed form of a weight: the layout, the shape in which the kernel sees the weight (a graph may look at one weight in
-/// several), and the instruction set.
+/// several), the instruction set, and whether matrices are those of [`Precision::Int8`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Form {
     pub key: &'static str,
     pub dims: Dims,
     pub isa: Isa,
+    pub int8: bool,
 }
 
 /// The weights of one model, shared by its graphs and by all sessions: the source, and each packed form once.

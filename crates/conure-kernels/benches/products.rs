@@ -57,7 +57,7 @@ fn contenders(cpu: &Cpu, n: usize, k: usize) -> Result<Vec<Contender>, Box<dyn E
     let w = wave(n * k);
     let mut all = Vec::new();
     let mut add = |name: String, cpu: Cpu, dtype: DType| -> Result<(), Box<dyn Error>> {
-        let weights = PackedMatrix::new(&cpu, dtype, &quant::encoded(dtype, &w)?, n, k)?;
+        let weights = PackedMatrix::for_products(&cpu, dtype, &quant::encoded(dtype, &w)?, n, k, false)?;
         all.push(Contender { name, cpu, weights, best: f64::INFINITY });
         Ok(())
     };
@@ -67,6 +67,9 @@ fn contenders(cpu: &Cpu, n: usize, k: usize) -> Result<Vec<Contender>, Box<dyn E
             continue;
         }
         add(dtype.name().into(), cpu.clone().with_precision(Precision::Fast), dtype)?;
+        if dtype == DType::Q8_0 && k.is_multiple_of(32) {
+            add("int8".into(), cpu.clone().with_precision(Precision::Int8), dtype)?;
+        }
         if matches!(dtype, DType::Q8_0 | DType::Q4_K) {
             add(format!("{} exact", dtype.name()), cpu.clone(), dtype)?;
         }

@@ -111,18 +111,34 @@ pub enum Precision {
     /// Activations rounded to signed bytes, a scale for each 32 (16 for Q6_K) of a row; products of bytes, summed exactly
     /// per group and in f32 across groups. Two to three times as fast, and off by about half a percent of a sum's terms.
     Fast,
+    /// Weights of eight bits and more, those in floating point too, rounded to signed bytes with one scale for each output, and
+    /// activations with one for each row; products of bytes, summed exactly. Other weights as in [`Precision::Fast`].
+    Int8,
 }
 
 impl Precision {
-    /// Both.
-    pub const ALL: [Precision; 2] = [Precision::Exact, Precision::Fast];
+    /// All.
+    pub const ALL: [Precision; 3] = [Precision::Exact, Precision::Fast, Precision::Int8];
 
-    /// `exact` or `fast`.
+    /// `exact`, `fast` or `int8`.
     pub const fn name(self) -> &'static str {
         match self {
             Precision::Exact => "exact",
             Precision::Fast => "fast",
+            Precision::Int8 => "int8",
         }
+    }
+}
+
+impl std::str::FromStr for Precision {
+    type Err = KernelError;
+
+    /// The precision of a [`Precision::name`].
+    fn from_str(name: &str) -> Result<Precision> {
+        Precision::ALL.into_iter().find(|p| p.name() == name).ok_or_else(|| KernelError::Invalid {
+            kernel: "precision",
+            reason: format!("there is no `{name}`; there are exact, fast and int8"),
+        })
     }
 }
 

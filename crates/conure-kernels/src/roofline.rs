@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::gemm::{Activation, Epilogue, PackedMatrix, linear};
 use crate::pages::Pages;
-use crate::{Cpu, KernelError, Result};
+use crate::{Cpu, KernelError, Precision, Result};
 use conure_tensor::{DType, quant};
 
 /// The fastest rates of a machine with some instruction set and threads.
@@ -15,8 +15,10 @@ pub struct Roofline {
     pub f32: f64,
     /// Products with f16 weights.
     pub f16: f64,
-    /// Products with q8_0 weights.
+    /// Products with q8_0 weights in [`Precision::Fast`].
     pub q8_0: f64,
+    /// Products of bytes in [`Precision::Int8`].
+    pub int8: f64,
     /// Reading memory that no cache holds, in bytes a second.
     pub bandwidth: f64,
 }
@@ -29,13 +31,13 @@ const BYTES: usize = 192 << 20;
 const CHUNK: usize = 1 << 20;
 
 impl Roofline {
-    /// Measures it; takes about two seconds.
+    /// Measures it, whatever the precision of `cpu`; takes about two seconds.
     ///
     /// # Errors
     /// What a kernel refused.
     pub fn measure(cpu: &Cpu) -> Result<Roofline> {
-        let rate = |dtype: DType| -> Result<f64> {
-            let mut best = 0.0f64;
+        let rate = |dtype: DType, precision: Precision| -> Result<f64> {
+            let (cpu, mut best) = (&cpu.clone().with_precision(precision), 0.0f64);
             for shape in SHAPES {
                 let flops = 2.0 * shape.iter().map(|&n| n as f64).product::<f64>();
                 best = best.max(flops / product_seconds(cpu, dtype, shape, Activation::None)?);
@@ -43,9 +45,10 @@ impl Roofline {
             Ok(best)
         };
         Ok(Roofline {
-            f32: rate(DType::F32)?,
-            f16: rate(DType::F16)?,
-            q8_0: rate(DType::Q8_0)?,
+            f32: rate(DType::F32, Precision::Exact)?,
+            f16: rate(DType::F16, Precision::Exact)?,
+            q8_0: rate(DType::Q8_0, Precision::Fast)?,
+            int8: rate(DType::F32, Precision::Int8)?,
             bandwidth: bandwidth(cpu, BYTES)?,
         })
     }
@@ -90,7 +93,7 @@ pub fn product_seconds(
 ) -> Result<f64> {
     let refused = |e: quant::QuantError| KernelError::Invalid { kernel: "roofline", reason: e.to_string() };
     let bytes = quant::encoded(dtype, &wave(n * k)).map_err(refused)?;
-    let weights = PackedMatrix::new(cpu, dtype, &bytes, n, k)?;
+    let weights = PackedMatrix::for_products(cpu, dtype, &bytes, n, k, false)?;
     let (x, bias, mut out) = (wave(m * k), wave(n), vec![0.0; m * n]);
     let epilogue = Epilogue { bias: Some(&bias), activation, ..Epilogue::default() };
     fastest(|| linear(cpu, black_box(&x), m, &weights, &epilogue, &mut out))
@@ -141,7 +144,7 @@ mod tests {
     fn rates_are_rates() {
         let cpu = Cpu::detect(Some(1)).unwrap();
         let r = Roofline::measure(&cpu).unwrap();
-        for rate in [r.f32, r.f16, r.q8_0, r.bandwidth] {
+        for rate in [r.f32, r.f16, r.q8_0, r.int8, r.bandwidth] {
             assert!(rate.is_finite() && rate > 1e6, "{r:?}");
         }
     }

@@ -66,6 +66,13 @@ impl Tolerance {
               errors add to 0.05 deviations, five times that at worst; the gates of an LSTM cell are such sums, and its outputs \
               have up to five times their relative error (measured: 1.6e-4)",
     };
+    /// Products of rounded weights with rounded activations, with one scale for an output and for a row.
+    pub const ROUNDED_ROWS: Tolerance = Tolerance {
+        nmse: 1e-2,
+        element: 0.5,
+        why: "the largest of 512 normal numbers is about 3.1 deviations, a step 1/127 of it, its rounding 1/sqrt(12) of a step: 0.7 % of \
+              a deviation for each factor of a term, 1e-4 of the square for both; elements and cells as with rounded activations, and a case of one gated output has 5.7e-3",
+    };
 }
 
 /// An input of a case.

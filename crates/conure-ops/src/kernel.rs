@@ -113,8 +113,8 @@ pub(crate) fn pack_matrix(
 ) -> Result<Packed, OpError> {
     let n = weight.shape().first().copied().unwrap_or(1);
     let k = weight.shape().iter().skip(1).product();
-    let make = if glu { PackedMatrix::new_glu } else { PackedMatrix::new };
-    let packed = make(cpu, weight.dtype(), weight.bytes(), n, k).map_err(refused(op))?;
+    let packed = PackedMatrix::for_products(cpu, weight.dtype(), weight.bytes(), n, k, glu);
+    let packed = packed.map_err(refused(op))?;
     Ok(Arc::new(packed))
 }
 

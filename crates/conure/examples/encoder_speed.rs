@@ -108,13 +108,7 @@ fn options() -> Outcome<Options> {
             "--seconds" => options.seconds = value()?.parse()?,
             "--runs" => options.runs = value()?.parse()?,
             "--device" => options.device = value()?,
-            "--precision" => {
-                options.precision = match value()?.as_str() {
-                    "exact" => Precision::Exact,
-                    "fast" => Precision::Fast,
-                    other => return Err(format!("there is no precision `{other}`").into()),
-                }
-            }
+            "--precision" => options.precision = value()?.parse()?,
             "--serve" => options.serve = true,
             "--steps" => options.steps = true,
             _ => options.model = arg,

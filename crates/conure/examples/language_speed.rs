@@ -1,7 +1,7 @@
 //! A language model that reads what it is told to and says what that took, so that it can take turns with other engines
 //! (`cargo xtask peers --llm`, `scripts/peers_llm.py`). What a user measures is `conure bench MODEL` and `conure profile MODEL`.
 //!
-//! `language_speed MODEL.gguf [--threads N] [--device cpu|openvino:CPU] [--precision exact|fast]` says `ready` and answers the lines
+//! `language_speed MODEL.gguf [--threads N] [--device cpu|openvino:CPU] [--precision exact|fast|int8]` says `ready` and answers the lines
 //! of its input: `prefill N` and `decode N` with the milliseconds for N tokens, `rss` with the resident memory in MiB, now and at its
 //! peak, `bandwidth` with the bytes a second that the threads read of a buffer as large as the weights that a token reads, and that
 //! size.
@@ -32,13 +32,7 @@ fn options() -> Outcome<Options> {
         match arg.as_str() {
             "--threads" => options.threads = value()?.parse()?,
             "--device" => options.device = value()?,
-            "--precision" => {
-                options.precision = match value()?.as_str() {
-                    "exact" => Precision::Exact,
-                    "fast" => Precision::Fast,
-                    other => return Err(format!("--precision is exact or fast, not {other}").into()),
-                }
-            }
+            "--precision" => options.precision = value()?.parse()?,
             _ => options.model = arg,
         }
     }

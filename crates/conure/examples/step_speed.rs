@@ -1,6 +1,6 @@
 //! Times steps of a transducer's decoder: the predictor's part that is computed once a token, the rest of it, and the joint.
 //!
-//! `cargo run --release -p conure --example step_speed -- MODEL.gguf [THREADS] [fast]`
+//! `cargo run --release -p conure --example step_speed -- MODEL.gguf [THREADS] [exact|fast|int8]`
 #![allow(clippy::print_stdout)] // a program that answers its caller
 
 use conure_gguf::GgufFile;
@@ -31,7 +31,7 @@ fn main() -> Outcome<()> {
     let threads: usize = args.next().map_or(Ok(1), |n| n.parse())?;
     let model = Parakeet::load(Arc::new(GgufFile::open(&path)?), &path)?;
     let transducer = model.config().transducer.as_ref().ok_or("no transducer")?;
-    let precision = if args.next().as_deref() == Some("fast") { Precision::Fast } else { Precision::Exact };
+    let precision = args.next().map_or(Ok(Precision::Exact), |name| name.parse())?;
     let cpu = Arc::new(Cpu::detect(Some(threads))?.with_precision(precision));
     let bindings = Bindings::new().with(Symbol::new("B"), 1);
     let parts = model.tabulated_predictor()?.ok_or("no LSTM")?;

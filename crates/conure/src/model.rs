@@ -353,7 +353,8 @@ pub(crate) fn hardware(options: &LoadOptions) -> Result<(Device, Arc<Cpu>), Erro
         notices: options.notices.clone(),
         ..set
     };
-    if options.precision == Precision::Fast {
+    // There `fast` has one scale for each output already.
+    if options.precision != Precision::Exact {
         openvino.precision = OpenVinoPrecision::Fast;
     }
     let device = Registry::probe_with(openvino).pick(options.device.as_deref())?;

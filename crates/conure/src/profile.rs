@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn shares_add_up_and_rates_follow() {
-        let peak = Roofline { f32: 4e9, f16: 1.0, q8_0: 1.0, bandwidth: 1e9 };
+        let peak = Roofline { f32: 4e9, f16: 1.0, q8_0: 1.0, int8: 1.0, bandwidth: 1e9 };
         let totals = [total("a", "x", 1_000_000), total("b", "y", 2_000_000), total("a", "z", 1_000_000)];
         let shares = grouped(&totals, |t| t.op.to_owned(), &peak);
         assert_eq!(

@@ -105,7 +105,8 @@ pub struct ComputeArgs {
     #[arg(long, value_name = "NAME")]
     pub without_pass: Vec<String>,
 
-    /// How to multiply with quantised weights: `fast` rounds activations to 8 bits, `exact` does not
+    /// How to multiply: `exact` takes weights and activations as they are, `fast` rounds activations to 8 bits where weights
+    /// are quantised, `int8` also rounds weights of 8 bits and more, 8 bits with one scale for each output
     #[arg(long, value_enum, value_name = "PRECISION", env = "CONURE_PRECISION", default_value = "exact")]
     pub precision: PrecisionArg,
 
@@ -124,14 +125,16 @@ impl ComputeArgs {
     }
 }
 
-/// How products with quantised weights are computed.
+/// How products with weights are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum PrecisionArg {
     /// The weights' values times the activations as they are
     #[default]
     Exact,
-    /// Products of bytes: about twice as fast
+    /// Products of bytes where weights are quantised: about twice as fast
     Fast,
+    /// Products of bytes, of f32 and f16 weights too, with fewer scales: the fastest
+    Int8,
 }
 
 impl From<PrecisionArg> for conure::Precision {
@@ -139,6 +142,7 @@ impl From<PrecisionArg> for conure::Precision {
         match arg {
             PrecisionArg::Exact => conure::Precision::Exact,
             PrecisionArg::Fast => conure::Precision::Fast,
+            PrecisionArg::Int8 => conure::Precision::Int8,
         }
     }
 }

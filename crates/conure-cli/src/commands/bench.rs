@@ -130,7 +130,8 @@ fn roofline(args: &RooflineArgs) -> Result<(), Failure> {
     let rows = [
         ("f32_gflops", "products, f32 weights", r.f32, "GFLOP/s"),
         ("f16_gflops", "products, f16 weights", r.f16, "GFLOP/s"),
-        ("q8_0_gflops", "products, q8_0 weights", r.q8_0, "GFLOP/s"),
+        ("q8_0_gflops", "products, q8_0, fast", r.q8_0, "GFLOP/s"),
+        ("int8_gflops", "products, int8", r.int8, "GFLOP/s"),
         ("bandwidth_gbs", "reading memory", r.bandwidth, "GB/s"),
     ];
     if args.json {

@@ -53,6 +53,8 @@ pub(super) struct Blocks {
     /// Units of a panel: K / block.
     units: usize,
     data: Pages,
+    /// Where each column has one scale (`channels.rs`), those: `[panels][panel]`. Units are quanta only then.
+    channels: Option<Vec<f32>>,
 }
 
 impl Blocks {
@@ -73,7 +75,8 @@ impl Blocks {
         let bias = if biased { 0x80 } else { offset };
         let table = layout.table.map(|t| t.map(|v| v.cast_unsigned().wrapping_add(bias)));
         let (units, panel) = (k / layout.block, columns.panel);
-        let mut blocks = Blocks { layout, wide, biased, offset, table, panel, units, data: Pages::default() };
+        let data = Pages::default();
+        let mut blocks = Blocks { layout, wide, biased, offset, table, panel, units, data, channels: None };
         let unit = blocks.unit_bytes();
         let mut data = Pages::zeroed(super::packed::KERNEL, columns.panels() * units * unit)?;
         let shared = SharedMut::new(data.as_mut_slice::<u8>());
@@ -97,8 +100,28 @@ impl Blocks {
         Ok(Some(blocks))
     }
 
+    /// Blocks to which [`Blocks::fill`] gives weights of bytes with one scale a column, and memory for them.
+    pub(super) fn of_channels(
+        cpu: &Cpu,
+        layout: Layout,
+        columns: Columns,
+        units: usize,
+    ) -> Result<(Blocks, Pages)> {
+        let (biased, panel, data) = (is_biased(cpu.isa()), columns.panel, Pages::default());
+        let channels = Some(Vec::new());
+        let blocks =
+            Blocks { layout, wide: true, biased, offset: 0, table: None, panel, units, data, channels };
+        let data = Pages::zeroed(super::packed::KERNEL, columns.panels() * units * blocks.unit_bytes())?;
+        Ok((blocks, data))
+    }
+
+    /// Takes quanta, in units, and the scales, `[panels][panel]`.
+    pub(super) fn fill(&mut self, data: Pages, scales: Vec<f32>) {
+        (self.data, self.channels) = (data, Some(scales));
+    }
+
     pub(super) fn bytes(&self) -> usize {
-        self.data.len()
+        self.data.len() + self.channels.as_ref().map_or(0, |scales| size_of_val(scales.as_slice()))
     }
 
     /// Bytes of the quanta of [`PART`] weights along K, of all columns.
@@ -114,10 +137,21 @@ impl Blocks {
     /// Bytes of a column's `d` and `m`.
     fn scale_bytes(&self) -> usize {
         match (self.layout.exponents, self.layout.mins) {
+            _ if self.channels.is_some() => 0,
             (true, _) => 1,
             (false, false) => 2,
             (false, true) => 4,
         }
+    }
+
+    /// Activations along K that share a scale, of `k`.
+    pub(super) fn group(&self, k: usize) -> usize {
+        if self.channels.is_some() { k } else { self.layout.group }
+    }
+
+    /// The scales of panel `p`, if each column has one.
+    pub(super) fn channels(&self, p: usize) -> Option<&[f32]> {
+        self.channels.as_ref().map(|scales| &scales[p * self.panel..][..self.panel])
     }
 
     fn unit_bytes(&self) -> usize {
@@ -237,7 +271,10 @@ impl Blocks {
     /// Writes the scales of unit `u` of panel `p`, `[group][column]`, and the minima, what is added to a value.
     #[inline(always)]
     pub(super) fn scales<S: Simd>(&self, s: S, p: usize, u: usize, scales: &mut [f32], mins: &mut [f32]) {
-        self.scales_of(s, &self.unit(p, u)[self.quanta_bytes()..], scales, mins);
+        match self.channels(p) {
+            Some(channels) => scales[..channels.len()].copy_from_slice(channels),
+            None => self.scales_of(s, &self.unit(p, u)[self.quanta_bytes()..], scales, mins),
+        }
     }
 
     /// As [`Blocks::scales`], of what is `stored` in a unit after its quanta.

@@ -2,9 +2,11 @@
 //!
 //! Every output is one chain of multiply-adds over K, in order, in f32, whatever the number of rows, the threads and
 //! the way the weights are stored; so a row's result does not depend on what it is batched with. With
-//! [`Precision::Fast`] and weights in a block format it is a chain over groups of K: see `quantised.rs`.
+//! [`Precision::Fast`] and weights in a block format it is a chain over groups of K: see `quantised.rs`; in [`Precision::Int8`] one sum
+//! of integers: see `channels.rs`.
 
 mod blocks;
+mod channels;
 mod cut;
 mod epilogue;
 mod experts;
@@ -157,7 +159,7 @@ impl Product<'_> {
             if self.m == 1 {
                 return row::run(self, x, blocks, cpu, isa, out);
             }
-            if cpu.precision() == Precision::Fast {
+            if cpu.precision() != Precision::Exact || blocks.channels(0).is_some() {
                 return quantised::run(self, x, blocks, cpu, isa, out);
             }
         }
@@ -182,5 +184,7 @@ impl Product<'_> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_channels;
 #[cfg(test)]
 mod tests_quantised;

@@ -4,6 +4,7 @@ use bytemuck::Pod;
 use conure_tensor::DType;
 
 use super::blocks::Blocks;
+use super::channels;
 use crate::buffer::SharedMut;
 use crate::isa::{Isa, Kernel, dispatch, tile_size};
 use crate::pages::Pages;
@@ -18,7 +19,7 @@ pub(super) enum Format {
     F32,
     F16,
     BF16,
-    /// A block format, as [`Blocks`] arranges it.
+    /// A block format, or bytes with one scale a column, as [`Blocks`] arranges it.
     Blocks,
 }
 
@@ -83,7 +84,7 @@ impl PackedMatrix {
     /// [`KernelError::Length`] or [`KernelError::Invalid`] if `data` is not `n * k` elements (in whole blocks a row),
     /// [`KernelError::DType`] for integer types.
     pub fn new(cpu: &Cpu, dtype: DType, data: &[u8], n: usize, k: usize) -> Result<PackedMatrix> {
-        Self::pack(cpu, dtype, data, n, k, false)
+        Self::pack(cpu, dtype, data, n, k, false, false)
     }
 
     /// As [`PackedMatrix::new`], for products that end in [`super::Activation::Glu`]: N is even.
@@ -92,7 +93,27 @@ impl PackedMatrix {
     /// As [`PackedMatrix::new`], and [`KernelError::Invalid`] if `n` is odd.
     pub fn new_glu(cpu: &Cpu, dtype: DType, data: &[u8], n: usize, k: usize) -> Result<PackedMatrix> {
         check::valid(KERNEL, n.is_multiple_of(2), || format!("a gated unit needs an even N, not {n}"))?;
-        Self::pack(cpu, dtype, data, n, k, true)
+        Self::pack(cpu, dtype, data, n, k, true, false)
+    }
+
+    /// As [`PackedMatrix::new`], or with `glu` as [`PackedMatrix::new_glu`], for products in the precision of `cpu`: in
+    /// [`Precision::Int8`](crate::Precision::Int8) weights of eight bits and more become bytes with one scale for each output, and
+    /// are multiplied so whatever the precision of a later product.
+    ///
+    /// # Errors
+    /// As those.
+    pub fn for_products(
+        cpu: &Cpu,
+        dtype: DType,
+        data: &[u8],
+        n: usize,
+        k: usize,
+        glu: bool,
+    ) -> Result<PackedMatrix> {
+        check::valid(KERNEL, !glu || n.is_multiple_of(2), || {
+            format!("a gated unit needs an even N, not {n}")
+        })?;
+        Self::pack(cpu, dtype, data, n, k, glu, channels::wanted(cpu, dtype, k))
     }
 
     /// Packs f32 weights `[N, K]`.
@@ -104,7 +125,15 @@ impl PackedMatrix {
         Self::new(cpu, DType::F32, bytemuck::cast_slice(weights), n, k)
     }
 
-    fn pack(cpu: &Cpu, dtype: DType, data: &[u8], n: usize, k: usize, halves: bool) -> Result<PackedMatrix> {
+    fn pack(
+        cpu: &Cpu,
+        dtype: DType,
+        data: &[u8],
+        n: usize,
+        k: usize,
+        halves: bool,
+        channels: bool,
+    ) -> Result<PackedMatrix> {
         let elements = check::size(KERNEL, "weights", &[n, k])?;
         check::valid(KERNEL, k.is_multiple_of(dtype.block_len()), || {
             format!("K is {k}, but {dtype} comes in blocks of {}", dtype.block_len())
@@ -121,6 +150,7 @@ impl PackedMatrix {
             });
         }
         let format = match dtype {
+            _ if channels => Format::Blocks,
             DType::F32 => Format::F32,
             DType::F16 => Format::F16,
             DType::BF16 => Format::BF16,
@@ -153,6 +183,7 @@ impl PackedMatrix {
                 packed.data = Pages::zeroed(KERNEL, check::size(KERNEL, "packed weights", &[padded, 2])?)?;
                 pack_plain::<u16>(cpu, columns, k, data, packed.data.as_mut_slice())?;
             }
+            Format::Blocks if channels => packed.blocks = Some(channels::pack(cpu, dtype, columns, k, data)?),
             Format::Blocks => packed.blocks = Blocks::pack(cpu, dtype, columns, k, data)?,
         }
         Ok(packed)

@@ -189,6 +189,41 @@ mod tests {
     }
 
     #[test]
+    fn weights_rounded_to_bytes_are_those_values() {
+        let axis = Axis { kernel: 3, stride: 1, dilation: 1, before: 1, after: 1 };
+        let (n, channels, frames) = (33, 32, 9);
+        let k = 3 * channels;
+        let (x, weights) = (wave(frames * channels, 4.0), wave(n * k, 5.0));
+        let mut values = weights.clone();
+        for row in values.chunks_mut(k) {
+            let largest = row.iter().fold(0f32, |a, v| a.max(v.abs()));
+            let (scale, inverse) = (largest * (1.0 / 127.0), 127.0 / largest);
+            row.iter_mut().for_each(|v| *v = (*v * inverse).round_ties_even() * scale);
+        }
+        let one = Axis { kernel: 1, stride: 1, dilation: 1, before: 0, after: 0 };
+        let patches = Patches { x: &x, batch: 1, frames, bins: 1, channels, time: axis, freq: one };
+        for isa in Isa::available() {
+            let cpu = Cpu::new(isa, Threads::single()).unwrap();
+            let int8 = cpu.clone().with_precision(crate::Precision::Int8);
+            let rounded = PackedMatrix::for_products(
+                &int8,
+                conure_tensor::DType::F32,
+                bytemuck::cast_slice(&weights),
+                n,
+                k,
+                false,
+            );
+            let outs =
+                [rounded.unwrap(), PackedMatrix::from_f32(&cpu, &values, n, k).unwrap()].map(|packed| {
+                    let mut out = vec![f32::NAN; frames * n];
+                    convolve(&int8, &patches, &packed, &Epilogue::default(), &mut out).unwrap();
+                    out
+                });
+            assert!(outs[0] == outs[1], "{isa}");
+        }
+    }
+
+    #[test]
     fn wrong_shapes_are_errors() {
         let cpu = Cpu::new(Isa::Scalar, Threads::single()).unwrap();
         let a = Axis { kernel: 3, stride: 2, dilation: 1, before: 1, after: 1 };

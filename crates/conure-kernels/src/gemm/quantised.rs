@@ -12,7 +12,9 @@ use super::cut::{Claim, Claims, Cut};
 use super::round::{Shape, round_rows};
 use crate::buffer::{Carve, LINE, SharedMut, with_operand, with_scratch};
 use crate::isa::{DotKernel, Isa, dispatch_dot};
-use crate::simd::{Dot, DotTile, Group, MAX_DOT_ROWS, Simd, Small16, Small32, SmallMins32, Wide32};
+use crate::simd::{
+    Channels32, Dot, DotTile, Group, MAX_DOT_ROWS, Simd, Small16, Small32, SmallMins32, Wide32,
+};
 use crate::{Cpu, Result};
 
 /// Rows whose activations are rounded and kept at a time: bounds the memory, and the weights' unpacking, which is done
@@ -59,7 +61,7 @@ pub(super) fn run(
     out: SharedMut<'_, f32>,
 ) -> Result<()> {
     let rows = block_rows(isa);
-    let shape = Shape { rows, groups: product.k / blocks.layout.group, k: product.k };
+    let shape = Shape { rows, groups: product.k / blocks.group(product.k), k: product.k };
     for start in (0..product.m).step_by(ROWS_AT_ONCE) {
         let end = (start + ROWS_AT_ONCE).min(product.m);
         let count = (end - start).div_ceil(rows);
@@ -166,6 +168,7 @@ pub(super) trait ByGroup {
 #[inline(always)]
 pub(super) fn by_group<D: Dot, K: ByGroup>(d: D, blocks: &Blocks, kernel: K) {
     match (blocks.wide, blocks.layout.group, blocks.layout.mins) {
+        _ if blocks.channels(0).is_some() => kernel.run::<D, Channels32>(d),
         (true, _, _) => kernel.run::<D, Wide32>(d),
         (_, _, true) => kernel.run::<D, SmallMins32>(d),
         (_, 16, _) => kernel.run::<D, Small16>(d),
@@ -248,7 +251,7 @@ impl Task<'_> {
                 for (i, panel) in panels.iter().enumerate() {
                     let mut tile = tile_of::<D>(blocks, p + i, u0, panel, x, self.shape);
                     tile.groups = groups;
-                    tile.fresh = u0 == 0;
+                    (tile.fresh, tile.last) = (u0 == 0, u0 + units == all);
                     let fetched = t * groups * ahead;
                     if fetched < next[i].len() {
                         (tile.next, tile.ahead) = (next[i].as_ptr().wrapping_add(fetched), ahead);
@@ -278,6 +281,9 @@ fn unpack<S: Simd>(s: S, blocks: &Blocks, p: usize, units: std::ops::Range<usize
             blocks.quanta(s, p, u, &mut panel.quanta[i * block * S::PANEL..]);
         }
         let at = i * groups * S::PANEL;
+        if blocks.channels(p).is_some() {
+            continue;
+        }
         blocks.scales(s, p, u, &mut panel.scales[at..], &mut panel.mins[at..]);
     }
 }
@@ -299,11 +305,12 @@ fn tile_of<D: Dot>(
     };
     let (bytes, rest) = x.split_at(shape.bytes_len());
     let (scales, sums) = rest.split_at(shape.scales_len());
-    let group = u0 * layout.groups() * D::ROWS;
+    let channels = blocks.channels(p);
+    let group = if channels.is_some() { 0 } else { u0 * layout.groups() * D::ROWS };
     DotTile {
         w,
         stride,
-        scales: panel.scales.as_ptr(),
+        scales: channels.unwrap_or(panel.scales).as_ptr(),
         mins: panel.mins.as_ptr(),
         x: bytes[u0 * layout.block / 4 * D::ROWS..].as_ptr().cast(),
         x_scales: scales[group..].as_ptr(),
@@ -312,6 +319,7 @@ fn tile_of<D: Dot>(
         next: std::ptr::null(),
         ahead: 0,
         fresh: false,
+        last: false,
         c: std::ptr::null_mut(),
         ldc: 0,
     }

@@ -81,19 +81,34 @@ impl DotKernel for Round<'_> {
     #[inline(always)]
     fn run<D: Dot>(self, d: D) {
         let Round { x, block, shape, blocks } = self;
-        let (s, k, group) = (d.simd(), shape.k, blocks.layout.group);
+        let (s, k, group) = (d.simd(), shape.k, blocks.group(shape.k));
         let (bytes, rest) = block.split_at_mut(shape.bytes_len());
         let scales = &mut rest[..shape.scales_len()];
         let rows = (x.len() / k).min(D::ROWS);
         let mut finite = [true; MAX_LANES];
+        // Of whole rows, where a row has one scale.
+        let mut inverses = [0f32; MAX_LANES];
+        if group > AT_ONCE {
+            for (r, x) in x.chunks_exact(k).enumerate() {
+                let (largest, poison) = magnitude(s, x);
+                finite[r] = !s.sum(poison).is_nan();
+                (scales[r], inverses[r]) = scale_of(largest);
+            }
+        }
         let mut rounded = [[0u32; AT_ONCE / 4]; MAX_LANES];
         for k0 in (0..k).step_by(AT_ONCE) {
             let kc = AT_ONCE.min(k - k0);
             for (r, rounded) in rounded.iter_mut().enumerate().take(rows) {
+                let x = &x[r * k + k0..][..kc];
+                if group > AT_ONCE {
+                    // SAFETY: there is a byte for each element, whose number is a multiple of LANES.
+                    unsafe { round_to(s, x, inverses[r], rounded.as_mut_ptr().cast()) };
+                    continue;
+                }
                 let mut poison = s.splat(0.0);
                 let of_row = scales[k0 / group * D::ROWS..].chunks_exact_mut(D::ROWS);
-                let x = x[r * k + k0..][..kc].chunks_exact(group);
-                for ((x, bytes), scales) in x.zip(rounded.chunks_exact_mut(group / 4)).zip(of_row) {
+                let groups = x.chunks_exact(group).zip(rounded.chunks_exact_mut(group / 4));
+                for ((x, bytes), scales) in groups.zip(of_row) {
                     // SAFETY: there is a byte for each element of the group, which has a multiple of LANES.
                     let (scale, of_group) = unsafe { round_group(s, x, bytes.as_mut_ptr().cast()) };
                     poison = s.add(poison, of_group);
@@ -129,6 +144,17 @@ impl DotKernel for Round<'_> {
 /// `out` has room for as many bytes as `x` has floats, a multiple of LANES.
 #[inline(always)]
 pub(super) unsafe fn round_group<S: Simd>(s: S, x: &[f32], out: *mut i8) -> (f32, S::V) {
+    let (largest, poison) = magnitude(s, x);
+    let (scale, inverse) = scale_of(largest);
+    // SAFETY: the contract.
+    unsafe { round_to(s, x, inverse, out) };
+    (scale, poison)
+}
+
+/// The largest magnitude in `x`, whose length is a multiple of LANES, and a vector that has NaN in it if `x` has NaN or an
+/// infinity.
+#[inline(always)]
+pub(super) fn magnitude<S: Simd>(s: S, x: &[f32]) -> (f32, S::V) {
     let (mut largest, mut poison) = (s.splat(0.0), s.splat(0.0));
     for x in x.chunks_exact(S::LANES) {
         // SAFETY: `x` has LANES floats.
@@ -137,14 +163,25 @@ pub(super) unsafe fn round_group<S: Simd>(s: S, x: &[f32], out: *mut i8) -> (f32
         // The maximum may overlook NaN.
         poison = s.fma(v, s.splat(0.0), poison);
     }
-    let largest = s.max_lane(largest);
-    let (scale, inverse) =
-        if largest < TINY { (0.0, 0.0) } else { (largest * (1.0 / 127.0), 127.0 / largest) };
+    (s.max_lane(largest), poison)
+}
+
+/// The scale of bytes whose largest magnitude is `largest`, and its inverse.
+#[inline(always)]
+pub(super) fn scale_of(largest: f32) -> (f32, f32) {
+    if largest < TINY { (0.0, 0.0) } else { (largest * (1.0 / 127.0), 127.0 / largest) }
+}
+
+/// Writes `x * inverse`, rounded.
+///
+/// # Safety
+/// `out` has room for as many bytes as `x` has floats, a multiple of LANES.
+#[inline(always)]
+pub(super) unsafe fn round_to<S: Simd>(s: S, x: &[f32], inverse: f32, out: *mut i8) {
     for (i, x) in x.chunks_exact(S::LANES).enumerate() {
         // SAFETY: `x` has LANES floats; the contract of `out`.
         unsafe { s.store_i8(out.add(i * S::LANES), s.mul(s.load(x.as_ptr()), s.splat(inverse))) };
     }
-    (scale, poison)
 }
 
 /// The sums of all groups of a block of rows, as [`crate::simd::DotTile::x_sums`] wants them: a lane is a row.
@@ -156,7 +193,7 @@ fn sum_groups<D: Dot>(d: D, blocks: &Blocks, shape: Shape, block: &mut [f32]) {
     // What each activation counts: what stored quanta are too large by, or one.
     let each = if layout.mins { 1 } else { blocks.excess().unsigned_abs() };
     let times = s.splat_i32(i32::from_le_bytes([each.to_le_bytes()[0]; 4]));
-    let chunks = layout.group / 4;
+    let chunks = blocks.group(shape.k) / 4;
     for g in 0..shape.groups {
         for first in (0..D::ROWS).step_by(D::S::LANES) {
             let mut acc = s.splat_i32(0);

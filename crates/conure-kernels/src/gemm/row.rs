@@ -11,7 +11,7 @@ use super::round::round_group;
 use super::share::{Share, Taken};
 use crate::buffer::{Carve, LINE, SharedMut, with_operand};
 use crate::isa::{DotKernel, Isa, Kernel, dispatch, dispatch_dot};
-use crate::simd::{Bytes, Dot, Group, MAX_PANEL, Simd};
+use crate::simd::{Bytes, Channels32, Dot, Group, MAX_PANEL, Simd};
 use crate::{Cpu, Precision, Result};
 use conure_tensor::quant::parts::Layout;
 
@@ -31,12 +31,12 @@ pub(super) fn run(
     let share = Share::new(columns.panels(), columns.unit(), blocks.panel(0).0.len(), cpu.threads().count());
     let taken = Taken::default();
     let work = |worker| Work { product, blocks, share, taken: &taken, worker, out };
-    if cpu.precision() == Precision::Exact {
+    if cpu.precision() == Precision::Exact && blocks.channels(0).is_none() {
         return cpu.threads().run(share.workers(), |worker, _| {
             dispatch(isa, Exact { work: work(worker), x });
         });
     }
-    let groups = product.k / blocks.layout.group;
+    let groups = product.k / blocks.group(product.k);
     let (bytes_len, groups_len) = (Carve::padded(product.k / 4), Carve::padded(groups));
     with_operand(bytes_len + 2 * groups_len, |operand| {
         let (bytes, rest) = operand.split_at_mut(bytes_len);
@@ -157,8 +157,8 @@ impl DotKernel for Round<'_> {
     #[inline(always)]
     fn run<D: Dot>(self, d: D) {
         let (s, layout, excess) = (d.simd(), self.blocks.layout, self.blocks.excess());
-        let mut poison = s.splat(0.0);
-        let groups = self.x.chunks_exact(layout.group).zip(self.bytes.chunks_exact_mut(layout.group));
+        let (mut poison, group) = (s.splat(0.0), self.blocks.group(self.x.len()));
+        let groups = self.x.chunks_exact(group).zip(self.bytes.chunks_exact_mut(group));
         for ((x, bytes), (scale, sum)) in groups.zip(self.scales.iter_mut().zip(self.sums.iter_mut())) {
             // SAFETY: `bytes` has as many elements as `x`, a multiple of LANES.
             let (of_group, poison_of_group) = unsafe { round_group(s, x, bytes.as_mut_ptr()) };
@@ -182,6 +182,7 @@ impl DotKernel for Round<'_> {
 #[inline(always)]
 fn panel<D: Dot, G: Group>(d: D, blocks: &Blocks, (p, end): (usize, usize), x: Row<'_>, sums: &mut [f32]) {
     match blocks.layout.bits {
+        _ if G::CHANNELS => channel_panel(d, blocks, (p, end), x, sums),
         4 => panel_of::<D, G, 4>(d, blocks, (p, end), x, sums),
         5 => panel_of::<D, G, 5>(d, blocks, (p, end), x, sums),
         6 => panel_of::<D, G, 6>(d, blocks, (p, end), x, sums),
@@ -235,6 +236,34 @@ fn panel_of<D: Dot, G: Group, const BITS: usize>(
     for (total, sums) in totals.iter().zip(sums[..np].chunks_exact_mut(lanes)) {
         // SAFETY: LANES floats.
         unsafe { s.store(sums.as_mut_ptr(), *total) };
+    }
+}
+
+/// As [`panel_of`] of bytes with one scale a column.
+#[inline(always)]
+fn channel_panel<D: Dot>(d: D, blocks: &Blocks, (p, end): (usize, usize), x: Row<'_>, sums: &mut [f32]) {
+    let (s, lanes) = (d.simd(), D::S::LANES);
+    let (bytes, unit_bytes) = blocks.panel(p);
+    let scales = blocks.channels(p).unwrap_or_default();
+    let last = bytes.as_ptr().wrapping_add((end - p) * bytes.len());
+    assert!(x.bytes.len() >= bytes.len() / unit_bytes * PART && D::S::PANEL <= MAX_VECTORS * lanes);
+    let mut totals = [s.splat_i32(x.sums[0].to_bits().cast_signed()); MAX_VECTORS];
+    for (unit, x) in bytes.chunks_exact(unit_bytes).zip(x.bytes.chunks_exact(PART)) {
+        fetch(s, unit, last);
+        // SAFETY: a unit is a part of a panel, in bytes; `x` has PART.
+        let products = unsafe { multiply::<D, Channels32, 8>(d, blocks, unit.as_ptr(), x.as_ptr()) };
+        for (total, [first, second]) in totals.iter_mut().zip(products) {
+            *total = s.add_i32(*total, s.add_i32(first, second));
+        }
+    }
+    for ((total, sums), scales) in
+        totals.iter().zip(sums.chunks_exact_mut(lanes)).zip(scales.chunks_exact(lanes))
+    {
+        // SAFETY: LANES floats each.
+        unsafe {
+            let factor = s.mul(s.load(scales.as_ptr()), s.splat(x.scales[0]));
+            s.store(sums.as_mut_ptr(), s.mul(s.to_f32(*total), factor));
+        }
     }
 }
 

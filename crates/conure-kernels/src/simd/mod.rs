@@ -28,7 +28,9 @@ pub(crate) use bytes::Bytes;
 pub(crate) use dot::Avx512Vnni;
 #[cfg(target_arch = "aarch64")]
 pub(crate) use dot::NeonDot;
-pub(crate) use dot::{Dot, DotTile, Group, MAX_DOT_ROWS, Small16, Small32, SmallMins32, Vector, Wide32};
+pub(crate) use dot::{
+    Channels32, Dot, DotTile, Group, MAX_DOT_ROWS, Small16, Small32, SmallMins32, Vector, Wide32,
+};
 
 pub(crate) use math::{exp, sigmoid, silu, tanh};
 use tile::tile_method;

@@ -117,7 +117,8 @@ impl CpuOp for RelPosProjection {
 
     fn pack_on(&self, cpu: &Cpu, _input: usize, weight: &TensorView<'_>) -> Result<Packed, OpError> {
         let (n, k) = (dim(weight.shape(), 0), dim(weight.shape(), 1));
-        let packed = PackedMatrix::new(cpu, weight.dtype(), weight.bytes(), n, k).map_err(refused(NAME))?;
+        let packed = PackedMatrix::for_products(cpu, weight.dtype(), weight.bytes(), n, k, false);
+        let packed = packed.map_err(refused(NAME))?;
         Ok(Arc::new(Table::new(packed)?))
     }
 

@@ -216,6 +216,11 @@ pub fn tolerance(case: &Case, precision: Precision) -> Option<Tolerance> {
         Precision::Fast => case.inputs.iter().any(|i| i.weight && i.dtype.is_quantised()).then_some(
             if case.tolerance.nmse > 0.0 { Tolerance::ROUNDED_ACTIVATIONS } else { case.tolerance },
         ),
+        Precision::Int8 => case
+            .inputs
+            .iter()
+            .any(|i| i.weight && !matches!(i.dtype, DType::I32 | DType::I64))
+            .then_some(if case.tolerance.nmse > 0.0 { Tolerance::ROUNDED_ROWS } else { case.tolerance }),
     }
 }
 
