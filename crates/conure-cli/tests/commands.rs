@@ -58,6 +58,34 @@ fn devices_are_listed() {
 }
 
 #[test]
+fn a_variable_that_makes_no_sense_is_refused_with_what_it_takes() {
+    let with = |name: &str, value: &str, args: &[&str]| {
+        run(conure().env(format!("CONURE_OPENVINO_{name}"), value).args(args))
+    };
+    let clip = speech().display().to_string();
+    for (name, value, allowed) in
+        [("PRECISION", "nonsense", "exact, fast, bf16, f16"), ("SELF_TEST", "maybe", "0, off, no, false")]
+    {
+        let named = format!("CONURE_OPENVINO_{name} is {value:?}");
+        for args in [&["transcribe", "-q", &clip][..], &["cache", "list"], &["bench", "conv"]] {
+            let ran = with(name, value, args);
+            assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{args:?}");
+            assert!(ran.stderr.contains(&named) && ran.stderr.contains(allowed), "{args:?}: {}", ran.stderr);
+        }
+        let listed = with(name, value, &["devices"]);
+        assert!(listed.code == Some(0) && listed.stdout.contains(&named), "{}", listed.stdout);
+    }
+    // What is an option too is refused where options are.
+    for name in ["RELEASE_WEIGHTS", "MEMORY_OPTIMIZE"] {
+        let ran = with(name, "maybe", &["transcribe", "-q", &clip]);
+        assert_eq!(ran.code, Some(2));
+        for part in ["'maybe'", "0, off, no, false", &format!("CONURE_OPENVINO_{name}")] {
+            assert!(ran.stderr.contains(part), "{}", ran.stderr);
+        }
+    }
+}
+
+#[test]
 fn a_converted_model_transcribes() {
     let dir = tempfile::tempdir().unwrap();
     let output = dir.path().join("m.gguf");

@@ -1,7 +1,7 @@
 //! Devices: what there is to run on, and what a name means.
 
 use crate::backend::{Backend, Compilations};
-use crate::openvino::{OpenVino, OpenVinoOptions};
+use crate::openvino::{OpenVino, OpenVinoOptions, unavailable};
 use crate::partial::Partial;
 use conure_kernels::Isa;
 use std::sync::{Arc, OnceLock};
@@ -122,9 +122,16 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// Every device of this machine. They are looked for anew: one that was plugged in since is there.
+    /// Every device of this machine. They are looked for anew: one that was plugged in since is there. Where a variable of the
+    /// environment makes no sense for OpenVINO, its devices cannot be used, for that reason.
     pub fn probe() -> Registry {
-        Registry::probe_with(OpenVinoOptions::from_env())
+        match OpenVinoOptions::from_env() {
+            Ok(options) => Registry::probe_with(options),
+            Err(why) => {
+                let lacking = vec![unavailable("openvino:CPU", "cpu", why.to_string())];
+                Registry { unavailable: lacking, ..Registry::default() }
+            }
+        }
     }
 
     /// As [`Registry::probe`]; OpenVINO's devices are to compile models so.
@@ -175,7 +182,7 @@ impl Registry {
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Device, NoSuchDevice> {
         let set = |v: &&str| variable(v).filter(|value| !value.trim().is_empty());
-        let (wanted, asked_by) = match name {
+        let (mut wanted, mut asked_by) = match name {
             Some(name) => (name.to_owned(), String::new()),
             None => match DEVICE_VARIABLES.iter().find_map(|v| Some((set(v)?, format!(" (from {v})")))) {
                 Some(found) => found,
@@ -200,6 +207,7 @@ impl Registry {
         }
         if let ("openvino", Some(which)) = (folded.as_str(), set(&OPENVINO_DEVICE)) {
             folded = format!("openvino:{}", fold(&which));
+            (wanted, asked_by) = (format!("openvino:{}", which.trim()), format!(" (from {OPENVINO_DEVICE})"));
         }
         let is = |info: &DeviceInfo| {
             let name = fold(&info.name);
@@ -361,5 +369,8 @@ mod tests {
         assert_eq!(r.pick_from(Some("cpu"), env(Some("cuda:1"), None)).unwrap().name(), "cpu");
         let error = r.pick_from(None, env(None, Some("tpu"))).unwrap_err().to_string();
         assert!(error.contains("\"tpu\" (from PARAKEET_DEVICE)"), "{error}");
+        let which = |v: &str| (v == "CONURE_OPENVINO_DEVICE").then(|| "GPU.7".to_owned());
+        let error = r.pick_from(Some("openvino"), which).unwrap_err().to_string();
+        assert!(error.contains("\"openvino:GPU.7\" (from CONURE_OPENVINO_DEVICE)"), "{error}");
     }
 }

@@ -191,7 +191,7 @@ fn main() -> Outcome<()> {
     let options = options()?;
     let file = Arc::new(GgufFile::open(&options.model)?);
     let cpu = Arc::new(Cpu::detect(Some(options.threads))?.with_precision(options.precision));
-    let openvino = OpenVinoOptions { threads: Some(options.threads), ..OpenVinoOptions::from_env() };
+    let openvino = OpenVinoOptions { threads: Some(options.threads), ..OpenVinoOptions::from_env()? };
     let device = Registry::probe_with(openvino).pick(Some(&options.device))?;
     let model = Parakeet::load_with(file, &options.model, &Passes::default().for_device(&device))?;
     let mut encoder = Encoder::new(&model, &device, cpu.clone(), options.seconds)?;

@@ -2,6 +2,7 @@
 
 use conure_audio::error::AudioError;
 use conure_gguf::GgufError;
+use conure_graph::openvino::VariableError;
 use conure_graph::{GraphError, NoSuchDevice};
 use conure_language::LanguageError;
 use conure_speech::SpeechError;
@@ -28,6 +29,9 @@ pub enum Error {
     /// The device.
     #[error(transparent)]
     Device(#[from] NoSuchDevice),
+    /// A variable of the environment.
+    #[error(transparent)]
+    Variable(#[from] VariableError),
     /// Something about the samples that a caller gave.
     #[error("{0}")]
     Samples(String),

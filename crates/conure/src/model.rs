@@ -323,8 +323,11 @@ impl SpeechModel {
 
 /// The models that devices compiled and keep for the next start, where the environment says that they are kept; `None` if it
 /// says that none are.
-pub fn compiled_models() -> Option<CompiledModels> {
-    OpenVinoOptions::from_env().cache
+///
+/// # Errors
+/// [`Error::Variable`] for a variable whose value makes no sense.
+pub fn compiled_models() -> Result<Option<CompiledModels>, Error> {
+    Ok(OpenVinoOptions::from_env()?.cache)
 }
 
 /// The GGUF file at `path`, mapped or read.
@@ -340,7 +343,7 @@ pub(crate) fn open(path: &Path, options: &LoadOptions) -> Result<GgufFile, Error
 pub(crate) fn hardware(options: &LoadOptions) -> Result<(Device, Arc<Cpu>), Error> {
     let cpu = Cpu::within(&options.budget, options.threads).map_err(SpeechError::from)?;
     let cpu = Arc::new(cpu.with_precision(options.precision));
-    let (set, memory) = (OpenVinoOptions::from_env(), options.memory);
+    let (set, memory) = (OpenVinoOptions::from_env()?, options.memory);
     let mut openvino = OpenVinoOptions {
         threads: Some(cpu.threads().count()),
         profiling: set.profiling || options.profiling,

@@ -364,7 +364,7 @@ pub fn for_variables(command: clap::Command, given: &[OsString]) -> clap::Comman
 pub fn blamed_variable(command: &clap::Command, given: &[OsString], error: &clap::Error) -> Option<String> {
     use clap::error::{ContextKind, ContextValue};
     let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return None };
-    let long = shown.strip_prefix("--")?.split([' ', '=']).next()?;
+    let long = shown.strip_prefix("--")?.split([' ', '=', '[']).next()?;
     let typed = |a: &OsString| {
         let option = a.to_str().and_then(|a| a.strip_prefix("--"));
         option.and_then(|a| a.strip_prefix(long)).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))

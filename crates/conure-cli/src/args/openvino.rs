@@ -1,6 +1,6 @@
 //! What is asked of OpenVINO, and the commands about devices.
 
-use clap::builder::FalseyValueParser;
+use super::values;
 use clap::{Args, Subcommand};
 
 /// How OpenVINO deals with memory.
@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 #[command(next_help_heading = "OpenVINO")]
 pub struct OpenVinoArgs {
     /// Spare memory at the cost of time: sets the two options below, unless they are set themselves
-    #[arg(long, env = "CONURE_OPENVINO_MEMORY_OPTIMIZE", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "CONURE_OPENVINO_MEMORY_OPTIMIZE", value_parser = values::switch)]
     pub memory_optimize: bool,
 
     /// Need less memory while a model is compiled
@@ -19,7 +19,7 @@ pub struct OpenVinoArgs {
         require_equals = true,
         default_missing_value = "yes",
         env = "CONURE_OPENVINO_REDUCE_COMPILE_MEM",
-        value_parser = FalseyValueParser::new()
+        value_parser = values::switch
     )]
     pub reduce_compile_mem: Option<bool>,
 
@@ -31,7 +31,7 @@ pub struct OpenVinoArgs {
         require_equals = true,
         default_missing_value = "yes",
         env = "CONURE_OPENVINO_RELEASE_WEIGHTS",
-        value_parser = FalseyValueParser::new()
+        value_parser = values::switch
     )]
     pub release_weights: Option<bool>,
 }

@@ -6,6 +6,16 @@ pub fn threads(text: &str) -> Result<usize, String> {
     n.ok_or_else(|| "expected a number from 1 to 1024".to_owned())
 }
 
+/// Whether something is on, as the variables for OpenVINO say it.
+pub fn switch(text: &str) -> Result<bool, String> {
+    let is = |all: [&str; 4]| all.iter().any(|one| text.trim().eq_ignore_ascii_case(one));
+    match (is(["1", "on", "yes", "true"]), is(["0", "off", "no", "false"])) {
+        (true, _) => Ok(true),
+        (_, true) => Ok(false),
+        _ => Err("expected 1, on, yes, true; or 0, off, no, false".to_owned()),
+    }
+}
+
 /// Seconds: `90`, `1.5`, `1:30`, `0:01:30.5`.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let expected = || "expected seconds or hours:minutes:seconds, such as 90, 1.5 or 0:01:30".to_owned();

@@ -1,7 +1,7 @@
 //! `conure cache`.
 
 use super::bench::{json, print};
-use super::megabytes;
+use super::{megabytes, model};
 use crate::args::{CacheArgs, CacheCommand};
 use crate::failure::Failure;
 use crate::output::{clean, shown};
@@ -12,9 +12,10 @@ use std::time::UNIX_EPOCH;
 /// Lists or removes the compiled models that are kept.
 ///
 /// # Errors
-/// A folder that cannot be emptied.
+/// A variable that makes no sense, a folder that cannot be emptied.
 pub fn run(args: &CacheArgs) -> Result<(), Failure> {
-    let Some(store) = compiled_models() else {
+    let kept = compiled_models().map_err(model::bad_setting)?;
+    let Some(store) = kept else {
         return Err(Failure::new("no compiled models are kept")
             .reason("the cache is off, or there is no folder for it")
             .advice("set CONURE_OPENVINO_COMPILED_MODEL_CACHE_DIR to a folder"));

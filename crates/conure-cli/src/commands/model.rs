@@ -63,12 +63,16 @@ pub fn load_with(path: Option<&Path>, options: &LoadOptions) -> Result<SpeechMod
     loaded.map_err(|error| match path {
         Some(path) => not_loaded(path, error),
         None if matches!(error, Error::Device(_)) => Failure::new("cannot use the device").because(error),
+        None if matches!(error, Error::Variable(_)) => bad_setting(error),
         None => Failure::new("cannot load the embedded model").because(error),
     })
 }
 
 /// A failure to load the model at `path`.
 pub fn not_loaded(path: &Path, error: Error) -> Failure {
+    if matches!(error, Error::Variable(_)) {
+        return bad_setting(error);
+    }
     let what = match &error {
         Error::Device(_) => "cannot use the device".to_owned(),
         _ => format!("cannot load the model {}", shown(path)),
@@ -78,6 +82,11 @@ pub fn not_loaded(path: &Path, error: Error) -> Failure {
         Some(advice) => failure.advice(advice),
         None => failure,
     }
+}
+
+/// A failure because of what the environment says.
+pub fn bad_setting(error: Error) -> Failure {
+    Failure::new("a setting makes no sense").because(error)
 }
 
 /// What to do about a model that cannot be loaded, where that can be told from its path.

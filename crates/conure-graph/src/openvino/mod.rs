@@ -16,9 +16,11 @@ mod kept;
 mod lower;
 mod options;
 mod self_test;
+mod variables;
 mod weights;
 
 pub use options::{Notices, OpenVinoOptions, OpenVinoPrecision};
+pub use variables::VariableError;
 
 use crate::backend::{Backend, Compilations, Compiled, Execution};
 use crate::device::DeviceInfo;
@@ -129,7 +131,7 @@ impl OpenVino {
 /// (33.7 s of processor time for 400, against 25.6 s with 5000 and 50.0 s with none), and nothing where lengths are equal.
 const KERNELS_KEPT: (&str, &str) = ("CPU_RUNTIME_CACHE_CAPACITY", "16");
 
-fn unavailable(name: &str, kind: &'static str, why: String) -> DeviceInfo {
+pub(crate) fn unavailable(name: &str, kind: &'static str, why: String) -> DeviceInfo {
     DeviceInfo {
         name: name.to_owned(),
         kind,

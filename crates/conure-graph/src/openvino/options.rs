@@ -1,5 +1,6 @@
 //! How models are compiled.
 
+use super::variables::{VariableError, Variables, bytes, cache_folder, is_off};
 use conure_device::store::Store;
 use conure_ops::openvino::Choices;
 use conure_tensor::DType;
@@ -126,47 +127,50 @@ const CACHE_BOUND: u64 = 16 << 30;
 
 impl OpenVinoOptions {
     /// What the environment asks for; `docs/openvino.md` lists the variables.
-    pub fn from_env() -> OpenVinoOptions {
+    ///
+    /// # Errors
+    /// A variable whose value is none that it takes.
+    pub fn from_env() -> Result<OpenVinoOptions, VariableError> {
         OpenVinoOptions::from_variables(|name| std::env::var_os(name))
     }
 
-    fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> OpenVinoOptions {
-        let raw = |name: &str| variable(&format!("CONURE_OPENVINO_{name}")).filter(|v| !v.is_empty());
-        let set = |name: &str| raw(name).and_then(|v| v.into_string().ok()).filter(|v| !v.trim().is_empty());
-        let switch = |name: &str| set(name).map(|v| !is_off(&v));
-        let on = |name: &str| switch(name).unwrap_or(false);
-        let plugin_cache = raw("CACHE_DIR").map(PathBuf::from);
-        let bound = set("CACHE_SIZE").and_then(|v| bytes(&v)).unwrap_or(CACHE_BOUND);
-        let folder = match raw("COMPILED_MODEL_CACHE_DIR") {
+    fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Result<OpenVinoOptions, VariableError> {
+        let of = Variables(variable);
+        let on = |name: &str| Ok(of.switch(name)?.unwrap_or(false));
+        let plugin_cache = of.raw("CACHE_DIR").map(PathBuf::from);
+        let bound = of.parsed("CACHE_SIZE", "bytes, or a number with K, M, G or T such as 4G", bytes)?;
+        let folder = match of.raw("COMPILED_MODEL_CACHE_DIR") {
             Some(folder) if folder.to_str().is_some_and(is_off) => None,
             Some(folder) => Some(PathBuf::from(folder)),
             // Two caches of the same thing are one too many.
             None if plugin_cache.is_some() => None,
-            None => cache_folder(&variable),
+            None => cache_folder(&of.0),
         };
-        let names = set("DEBUG_NODE").unwrap_or_default();
-        OpenVinoOptions {
-            precision: set("PRECISION").and_then(|p| OpenVinoPrecision::from_name(&p)).unwrap_or_default(),
+        let precisions = OpenVinoPrecision::ALL.map(OpenVinoPrecision::name).join(", ");
+        let rows = |v: &str| v.trim().parse().ok().filter(|n| *n > 0);
+        let names = of.text("DEBUG_NODE", "names with commas between them")?.unwrap_or_default();
+        Ok(OpenVinoOptions {
+            precision: of.parsed("PRECISION", &precisions, OpenVinoPrecision::from_name)?.unwrap_or_default(),
             threads: None,
-            profiling: on("PROFILING"),
-            dump_ir: raw("DUMP_IR").map(PathBuf::from),
+            profiling: on("PROFILING")?,
+            dump_ir: of.raw("DUMP_IR").map(PathBuf::from),
             debug_nodes: names.split(',').map(|n| n.trim().to_owned()).filter(|n| !n.is_empty()).collect(),
-            cache: folder.map(|folder| Store::new(folder, bound)),
+            cache: folder.map(|folder| Store::new(folder, bound.unwrap_or(CACHE_BOUND))),
             plugin_cache,
-            memory_optimize: on("MEMORY_OPTIMIZE"),
-            reduce_compile_mem: switch("REDUCE_COMPILE_MEM"),
-            release_weights: switch("RELEASE_WEIGHTS"),
-            self_test: switch("SELF_TEST").unwrap_or(true),
+            memory_optimize: on("MEMORY_OPTIMIZE")?,
+            reduce_compile_mem: of.switch("REDUCE_COMPILE_MEM")?,
+            release_weights: of.switch("RELEASE_WEIGHTS")?,
+            self_test: of.switch("SELF_TEST")?.unwrap_or(true),
             notices: Notices::default(),
             choices: Choices {
-                slice_cache: !on("DISABLE_KV_SLICE"),
-                manual_attention: switch("MANUAL_GQA_ATTN"),
+                slice_cache: !on("DISABLE_KV_SLICE")?,
+                manual_attention: of.switch("MANUAL_GQA_ATTN")?,
                 ..Choices::default()
             },
-            stateful: switch("STATEFUL_EXECUTION"),
-            fixed: switch("FORCE_STATIC"),
-            prefill_chunk: set("PREFILL_CHUNK_SIZE").and_then(|v| v.trim().parse().ok()).filter(|n| *n > 0),
-        }
+            stateful: of.switch("STATEFUL_EXECUTION")?,
+            fixed: of.switch("FORCE_STATIC")?,
+            prefill_chunk: of.parsed("PREFILL_CHUNK_SIZE", "a number of rows, 1 or more", rows)?,
+        })
     }
 
     /// Whether the pages of weights are given back that a device has copied.
@@ -231,42 +235,6 @@ impl OpenVinoOptions {
     }
 }
 
-/// Where compiled models are kept if nobody says: in the user's folder for caches.
-fn cache_folder(variable: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let folder = |name: &str| variable(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    let caches = if cfg!(windows) {
-        folder("LOCALAPPDATA")
-    } else if cfg!(target_os = "macos") {
-        folder("HOME").map(|home| home.join("Library/Caches"))
-    } else {
-        folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")))
-    };
-    caches.map(|caches| caches.join("conure").join("openvino"))
-}
-
-/// Whether a switch is off: `0`, `off`, `no`, `false`.
-fn is_off(value: &str) -> bool {
-    ["0", "off", "no", "false"].iter().any(|off| value.trim().eq_ignore_ascii_case(off))
-}
-
-/// A size: `500M`, `2G`, or bytes.
-fn bytes(text: &str) -> Option<u64> {
-    let text = text.trim().to_ascii_uppercase();
-    let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
-        Some(at) => text.split_at(at),
-        None => (text.as_str(), ""),
-    };
-    let shift = match unit.trim().trim_end_matches("IB").trim_end_matches('B') {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(1 << shift)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -275,6 +243,7 @@ mod tests {
         OpenVinoOptions::from_variables(|name| {
             variables.iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(v))
         })
+        .unwrap()
     }
 
     #[test]
@@ -294,6 +263,26 @@ mod tests {
             let o = options(variables);
             assert_eq!([o.reduces_compile_mem(), o.releases_weights()], expected, "{variables:?}");
         }
+    }
+
+    #[test]
+    fn a_value_that_makes_no_sense_is_named_with_those_that_do() {
+        for (name, value, allowed) in [
+            ("PRECISION", "nonsense", "exact, fast, bf16, f16"),
+            ("SELF_TEST", "disabled", "1, on, yes, true; or 0, off, no, false"),
+            ("MEMORY_OPTIMIZE", "2", "1, on, yes, true; or 0, off, no, false"),
+            ("STATEFUL_EXECUTION", "-", "1, on"),
+            ("CACHE_SIZE", "plenty", "4G"),
+            ("PREFILL_CHUNK_SIZE", "0", "1 or more"),
+        ] {
+            let name = format!("CONURE_OPENVINO_{name}");
+            let of = |wanted: &str| (wanted == name).then(|| OsString::from(value));
+            let error = OpenVinoOptions::from_variables(of).unwrap_err().to_string();
+            let parts = [&name, &format!("{value:?}"), allowed];
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        }
+        assert_eq!(options(&[("CONURE_OPENVINO_PRECISION", " BF16 ")]).precision, OpenVinoPrecision::Bf16);
+        assert_eq!(options(&[("CONURE_OPENVINO_PRECISION", " ")]).precision, OpenVinoPrecision::Exact);
     }
 
     #[cfg(target_os = "linux")]
@@ -321,22 +310,6 @@ mod tests {
     }
 
     #[test]
-    fn sizes_have_units() {
-        for (text, expected) in [
-            ("12", Some(12)),
-            ("3k", Some(3 << 10)),
-            ("500 M", Some(500 << 20)),
-            ("2GiB", Some(2 << 30)),
-            ("1tb", Some(1 << 40)),
-            ("many", None),
-            ("1.5G", None),
-            ("99999999999T", None),
-        ] {
-            assert_eq!(bytes(text), expected, "{text}");
-        }
-    }
-
-    #[test]
     fn forms_are_what_variables_say() {
         let none = options(&[]);
         assert_eq!((none.stateful, none.fixed, none.chunk()), (None, None, 256));
@@ -349,7 +322,6 @@ mod tests {
         ]);
         assert_eq!((set.stateful, set.fixed, set.chunk()), (Some(false), Some(true), 64));
         assert_eq!((set.choices.manual_attention, set.choices.slice_cache), (Some(true), false));
-        assert_eq!(options(&[("CONURE_OPENVINO_PREFILL_CHUNK_SIZE", "0")]).chunk(), 256);
         for (stateful, dtype, keeps) in
             [(Some(true), DType::F16, true), (Some(true), DType::BF16, false), (None, DType::F32, false)]
         {

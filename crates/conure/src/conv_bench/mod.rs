@@ -71,7 +71,7 @@ pub struct ConvFigure {
 pub fn bench_convolutions(options: &ConvBench) -> Result<Vec<ConvFigure>, Error> {
     let threads = options.threads.map(|n| n.min(Threads::default_count().max(1)));
     let cpu = Arc::new(Cpu::detect(threads).map_err(SpeechError::from)?);
-    let set = OpenVinoOptions { threads: Some(cpu.threads().count()), ..OpenVinoOptions::from_env() };
+    let set = OpenVinoOptions { threads: Some(cpu.threads().count()), ..OpenVinoOptions::from_env()? };
     let device = Registry::probe_with(set.clone()).pick(options.device.as_deref())?;
     let choices = Choices { extract_patches: true, ..set.choices };
     let op_by_op = Registry::probe_with(OpenVinoOptions { choices, ..set }).pick(Some(device.name()))?;
