@@ -171,6 +171,27 @@ fn a_profile_names_the_kernels_that_ran() {
     assert!(rows("kernels").iter().map(|r| r["ms"].as_f64().unwrap()).sum::<f64>() > 0.0);
 }
 
+/// The device's own numbers, not those of the CPU's kernels.
+#[test]
+fn a_benchmark_says_in_which_numbers_the_device_computes() {
+    let dir = tempfile::tempdir().unwrap();
+    let text_model = dir.path().join("m.gguf").display().to_string();
+    let folder = root().join("tests/data/language/hf-gemma3").display().to_string();
+    assert_eq!(run(conure().args(["convert", "-q", &folder, &text_model])).code, Some(0));
+    let (speech_model, clip) = (model(), speech().display().to_string());
+    let heard = ["bench", &speech_model, &clip, "--runs", "1", "--json"];
+    let read = ["bench", &text_model, "--runs", "1", "--prompt-tokens", "4", "--tokens", "2", "--json"];
+    for args in [&heard[..], &read] {
+        for (device, precision) in [("openvino:CPU", "fast"), ("cpu", "exact")] {
+            let args = [args, &["--device", device]].concat();
+            let ran = run(with_cache(dir.path(), &args).env("CONURE_OPENVINO_PRECISION", "fast"));
+            assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+            let bench: Value = serde_json::from_str(&ran.stdout).unwrap();
+            assert_eq!(bench["precision"], precision, "{device}: {bench}");
+        }
+    }
+}
+
 /// What the process has in memory at its end with these options, in bytes: anonymous, and pages of files.
 fn resident(cache: &str, model: &str, options: &[&str]) -> f64 {
     let args = ["bench", "startup", model, "--once", "--device", "openvino:CPU"];

@@ -37,6 +37,12 @@ pub trait Backend: fmt::Debug + Send + Sync {
         None
     }
 
+    /// In which numbers it computes what it takes: of the pieces made ready so far, else as it was asked to. `None`: as the CPU's
+    /// kernels are told.
+    fn precision(&self) -> Option<String> {
+        None
+    }
+
     /// How many pieces were compiled so far, and how many came from a cache.
     fn compilations(&self) -> Compilations {
         Compilations::default()

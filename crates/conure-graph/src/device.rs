@@ -63,6 +63,12 @@ impl Device {
         self.backend.as_ref().map(|b| b.compilations()).unwrap_or_default()
     }
 
+    /// In which numbers it computes what it takes, such as `exact` or `bf16`, with `+` between them where not all pieces are alike;
+    /// pieces that a device gets wrong in one precision are in a more exact one. `None`: as the CPU's kernels are told.
+    pub fn precision(&self) -> Option<String> {
+        self.backend.as_ref().and_then(|b| b.precision())
+    }
+
     /// Rows that a run of a model with caches should have at most; `None`: as many as one likes.
     pub fn chunk(&self) -> Option<usize> {
         self.backend.as_ref().and_then(|b| b.chunk())

@@ -4,7 +4,7 @@ use crate::audio::{Recording, Samples};
 use crate::error::Error;
 use crate::model::SpeechModel;
 use crate::process::{cpu_seconds, peak_memory};
-use conure_graph::{Observer, StepDone};
+use conure_graph::{Device, Observer, StepDone};
 use conure_kernels::Cpu;
 use conure_kernels::roofline::Roofline;
 use conure_speech::{RecogniseOptions, SpeechError, StageTimes};
@@ -33,6 +33,11 @@ impl Times {
     }
 }
 
+/// In which numbers a device computes.
+pub(crate) fn precision(device: &Device, cpu: &Cpu) -> String {
+    device.precision().unwrap_or_else(|| cpu.precision().name().to_owned())
+}
+
 pub(crate) fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
@@ -46,6 +51,8 @@ pub struct Bench {
     pub device: String,
     /// The instruction set of the CPU's kernels.
     pub isa: &'static str,
+    /// In which numbers the device computes (`exact`, `fast`, `bf16`, `f16`), with `+` between several.
+    pub precision: String,
     /// Threads.
     pub threads: usize,
     /// The decoder.
@@ -162,6 +169,7 @@ impl SpeechModel {
             model: self.info().file.clone(),
             device: recogniser.device().name().to_owned(),
             isa: recogniser.cpu().isa().name(),
+            precision: precision(recogniser.device(), recogniser.cpu()),
             threads: recogniser.cpu().threads().count(),
             decoder: recognition.head.name(),
             audio_s,

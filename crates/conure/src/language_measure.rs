@@ -1,6 +1,6 @@
 //! How fast a language model is, where its time goes, and its graph.
 
-use crate::bench::{Times, milliseconds};
+use crate::bench::{Times, milliseconds, precision};
 use crate::error::Error;
 use crate::language::LanguageModel;
 use crate::process::peak_memory;
@@ -31,8 +31,8 @@ pub struct LanguageBench {
     pub device: String,
     /// The instruction set of the CPU's kernels.
     pub isa: &'static str,
-    /// How products with quantised weights are computed.
-    pub precision: &'static str,
+    /// In which numbers the device computes (`exact`, `fast`, `bf16`, `f16`), with `+` between several.
+    pub precision: String,
     /// Threads.
     pub threads: usize,
     /// Tokens of the prompt.
@@ -177,7 +177,7 @@ impl LanguageModel {
             model: self.info().file.clone(),
             device: self.device_name(),
             isa: self.cpu().isa().name(),
-            precision: self.cpu().precision().name(),
+            precision: precision(self.device(), self.cpu()),
             threads: self.cpu().threads().count(),
             prompt_tokens: ids.len(),
             tokens: load.tokens,

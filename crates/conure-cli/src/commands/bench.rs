@@ -90,7 +90,13 @@ pub fn or_unknown(x: Option<f64>, unit: &str) -> String {
 fn text(b: &Bench) -> String {
     let rows = [
         ("model", crate::output::clean(&b.model)),
-        ("on", format!("{} ({}, {} threads), decoder {}", b.device, b.isa, b.threads, b.decoder)),
+        (
+            "on",
+            format!(
+                "{} ({}, {} threads), {}, decoder {}",
+                b.device, b.isa, b.threads, b.precision, b.decoder
+            ),
+        ),
         ("audio", format!("{:.2} s, {} tokens, {} runs after the first", b.audio_s, b.tokens, b.runs)),
         ("load", or_unknown(b.load_ms, "ms")),
         ("first run", first_run(b)),

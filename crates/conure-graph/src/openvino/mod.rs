@@ -34,7 +34,7 @@ use execution::OpenVinoExecution;
 use fixed::FixedPiece;
 use lower::Lowered;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 /// A device of OpenVINO.
 #[derive(Clone, Debug)]
@@ -54,6 +54,8 @@ pub struct OpenVino {
 struct Counts {
     compiled: AtomicUsize,
     cached: AtomicUsize,
+    /// The precisions that they are in, a bit each.
+    precisions: AtomicU8,
 }
 
 impl OpenVino {
@@ -155,8 +157,10 @@ impl OpenVino {
 
     /// The piece, for runs of these lengths or for any.
     fn make(&self, piece: &Graph, fixed: Option<&Bindings>) -> Result<OpenVinoPiece, GraphError> {
-        compile::safest(&self.options, |options| self.compile_for(piece, options, fixed))
-            .map_err(|what| GraphError::Device { device: self.info.name.clone(), what })
+        let made = compile::safest(&self.options, |options| self.compile_for(piece, options, fixed))
+            .map_err(|what| GraphError::Device { device: self.info.name.clone(), what })?;
+        self.counts.precisions.fetch_or(made.options.precision.bit(), Ordering::Relaxed);
+        Ok(made)
     }
 }
 
@@ -178,6 +182,10 @@ impl Backend for OpenVino {
 
     fn chunk(&self) -> Option<usize> {
         self.is_fixed().then(|| self.options.chunk())
+    }
+
+    fn precision(&self) -> Option<String> {
+        Some(OpenVinoPrecision::names(self.counts.precisions.load(Ordering::Relaxed), self.options.precision))
     }
 
     fn compilations(&self) -> Compilations {

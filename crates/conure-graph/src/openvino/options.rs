@@ -44,6 +44,18 @@ impl OpenVinoPrecision {
         OpenVinoPrecision::ALL.into_iter().find(|p| p.name().eq_ignore_ascii_case(name.trim()))
     }
 
+    /// Its bit in a set of them.
+    pub(super) fn bit(self) -> u8 {
+        1 << self as u8
+    }
+
+    /// The names of a set, or that of `otherwise` if it has none.
+    pub(super) fn names(set: u8, otherwise: OpenVinoPrecision) -> String {
+        let set = if set == 0 { otherwise.bit() } else { set };
+        let names = OpenVinoPrecision::ALL.into_iter().filter(|p| set & p.bit() != 0).map(Self::name);
+        names.collect::<Vec<_>>().join("+")
+    }
+
     /// The next more exact one, for a device that gets this one wrong.
     pub(super) fn safer(self) -> Option<OpenVinoPrecision> {
         match self {
@@ -307,6 +319,14 @@ mod tests {
         }
         let its = options(&[HOME, ITS]).properties("CPU", None);
         assert!(its.contains(&("CACHE_DIR".into(), "/its".into())), "{its:?}");
+    }
+
+    #[test]
+    fn precisions_in_use_are_named() {
+        type P = OpenVinoPrecision;
+        for (used, name) in [(&[][..], "fast"), (&[P::Bf16], "bf16"), (&[P::F16, P::Exact], "exact+f16")] {
+            assert_eq!(P::names(used.iter().fold(0, |set, p| set | p.bit()), P::Fast), name);
+        }
     }
 
     #[test]
