@@ -114,6 +114,8 @@ impl Matroska {
         self.last = None;
         self.tracks = entries.iter().map(|e| e.number).collect();
         let mut track = Track::new(params, name);
+        let sound: Vec<u64> = entries.iter().filter(|e| e.kind == 2).map(|e| e.number).collect();
+        track.choose(sound.iter().position(|&n| n == self.entry.number).unwrap_or(0), sound.len());
         track.drop = std::iter::once(i64::MIN..self.samples(i128::from(self.entry.delay))).collect();
         // Time stamps are in milliseconds, and live encoders' jitter by tens of them.
         track.tolerance = i64::from(self.rate) * 60 / 1000;

@@ -116,9 +116,9 @@ pub(crate) fn open(mut media: Media) -> Result<Box<dyn BlockSource>, AudioErrorK
         return Err(malformed("its index (moov) is missing; the file is not complete"));
     }
     let mut refused = None;
-    for track in movie.tracks.iter().filter(|t| t.sound) {
+    for (index, track) in movie.sound().enumerate() {
         match SoundEntry::parse(&track.entry, track.timescale) {
-            Ok(entry) => return movie.stream(media, track, entry),
+            Ok(entry) => return movie.stream(media, (index, track), entry),
             Err(e) => refused = refused.or(Some(e)),
         }
     }
@@ -134,10 +134,15 @@ impl Movie {
         Ok(scanner.movie)
     }
 
+    /// The tracks of sound.
+    fn sound(&self) -> impl Iterator<Item = &MovieTrack> {
+        self.tracks.iter().filter(|t| t.sound)
+    }
+
     fn stream(
         &self,
         media: Media,
-        track: &MovieTrack,
+        (index, track): (usize, &MovieTrack),
         entry: SoundEntry,
     ) -> Result<Box<dyn BlockSource>, AudioErrorKind> {
         let rate = entry.params.sample_rate.unwrap_or(48_000);
@@ -160,6 +165,7 @@ impl Movie {
             false => i64::from(rate) * 60 / 1000,
         };
         heard.end = (!self.fragmented).then_some(end);
+        heard.choose(index, self.sound().count());
         heard.left_out = self.left_out.clone();
         Ok(Box::new(PacketStream::new("MP4", source, heard)?))
     }

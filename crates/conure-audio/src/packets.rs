@@ -413,6 +413,9 @@ impl PacketStream {
 
 impl BlockSource for PacketStream {
     fn next_block(&mut self, out: &mut Vec<f32>, log: &mut WarningLog) -> Result<bool, AudioErrorKind> {
+        if let Some(message) = self.track.chosen.take() {
+            self.warn(log, WarningKind::Note, message, None);
+        }
         while out.is_empty() {
             if !self.step(out, log)? {
                 return Ok(!out.is_empty());

@@ -70,6 +70,8 @@ pub(crate) struct Track {
     pub(crate) start: Option<i64>,
     /// The place where the track should end, if a header says so.
     pub(crate) end: Option<i64>,
+    /// Which of several tracks of sound this is, to be said at its begin.
+    pub(crate) chosen: Option<String>,
     /// What of the file is not in this track and is not read, to be said at its end.
     pub(crate) left_out: Option<String>,
 }
@@ -78,7 +80,16 @@ impl Track {
     /// A track that begins with its first packet and ends with its last.
     pub(crate) fn new(params: AudioCodecParameters, codec: impl Into<String>) -> Track {
         let codec = codec.into();
-        Track { params, codec, drop: Vec::new(), tolerance: 0, start: None, end: None, left_out: None }
+        let (chosen, left_out) = (None, None);
+        Track { params, codec, drop: Vec::new(), tolerance: 0, start: None, end: None, chosen, left_out }
+    }
+
+    /// Notes that the file has `count` tracks of sound and this is the one at `index`.
+    pub(crate) fn choose(&mut self, index: usize, count: usize) {
+        self.chosen = (count > 1).then(|| {
+            let (number, codec) = (index + 1, &self.codec);
+            format!("of its {count} sound tracks only number {number} is used ({codec})")
+        });
     }
 
     /// How much of a part of the time line is sound, in samples.

@@ -372,6 +372,40 @@ fn element(id: &[u8], body: &[u8]) -> Vec<u8> {
     [id, &size, body].concat()
 }
 
+/// No damage, but words may be in the other.
+#[test]
+fn of_several_sound_tracks_the_one_that_is_heard_is_named() {
+    let pcm: Vec<u8> = (0..1600i16).flat_map(i16::to_le_bytes).collect();
+    let sound =
+        element(b"\xe1", &[element(b"\xb5", &16_000f32.to_be_bytes()), element(b"\x62\x64", &[16])].concat());
+    let entry = |number: u8, kind: u8, default: u8| {
+        let parts = [(b"\xd7", number), (b"\x83", kind), (b"\x88", default)];
+        let parts: Vec<u8> = parts.iter().flat_map(|(id, value)| element(*id, &[*value])).collect();
+        element(b"\xae", &[parts, element(b"\x86", b"A_PCM/INT/LIT"), sound.clone()].concat())
+    };
+    let block = |number: u8| element(b"\xa3", &[&[0x80 | number, 0, 0, 0x80], &pcm[..]].concat());
+    let webm = |entries: &[Vec<u8>]| {
+        let tracks = element(b"\x16\x54\xae\x6b", &entries.concat());
+        let blocks: Vec<u8> = (1..).zip(entries).flat_map(|(number, _)| block(number)).collect();
+        let cluster = [element(b"\xe7", &[0]), blocks].concat();
+        let segment = [tracks, element(b"\x1f\x43\xb6\x75", &cluster)].concat();
+        [element(b"\x1a\x45\xdf\xa3", b"\x42\x82\x84webm"), element(b"\x18\x53\x80\x67", &segment)].concat()
+    };
+    let two = "of its 2 sound tracks only number";
+    for (entries, said) in [
+        (vec![entry(1, 2, 1)], None),
+        (vec![entry(1, 1, 1), entry(2, 2, 1)], None),
+        (vec![entry(1, 2, 1), entry(2, 2, 1)], Some(format!("{two} 1 is used (PCM)"))),
+        (vec![entry(1, 2, 0), entry(2, 2, 1)], Some(format!("{two} 2 is used (PCM)"))),
+        (vec![entry(1, 1, 1), entry(2, 2, 1), entry(3, 2, 1)], Some(format!("{two} 1 is used (PCM)"))),
+    ] {
+        let audio = decode("two.mkv", webm(&entries)).unwrap();
+        let warnings: Vec<String> = audio.warnings.iter().map(ToString::to_string).collect();
+        assert_eq!((audio.samples.len(), warnings), (1600, Vec::from_iter(said)));
+        assert!(audio.warnings.iter().all(|w| w.kind == WarningKind::Note));
+    }
+}
+
 #[test]
 fn containers_that_bite_their_tail() {
     let ftyp = boxed(b"ftyp", b"M4A \0\0\0\0M4A mp42");

@@ -193,3 +193,21 @@ fn a_stream_gives_blocks() {
         decode_all(AudioSource::path(dir().join("cbr64.mp3")), &DecodeOptions::default()).unwrap().samples
     );
 }
+
+/// Its track twice: the chunks are where they were, since the index comes last.
+#[test]
+fn of_two_sound_tracks_the_one_that_is_heard_is_named() {
+    let bytes = std::fs::read(dir().join("alac.m4a")).unwrap();
+    let find = |kind: &[u8; 4]| bytes.windows(4).position(|w| w == kind).unwrap() - 4;
+    let size = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+    let (moov, trak) = (find(b"moov"), find(b"trak"));
+    assert!(find(b"mdat") < moov);
+    let track = &bytes[trak..trak + size(trak) as usize];
+    let mut two = [&bytes[..trak], track, &bytes[trak..]].concat();
+    two[moov..moov + 4].copy_from_slice(&(size(moov) + size(trak)).to_be_bytes());
+    let decode = |bytes: Vec<u8>| decode_all(AudioSource::bytes("a.m4a", bytes), &DecodeOptions::default());
+    let (one, two) = (decode(bytes.clone()).unwrap(), decode(two).unwrap());
+    let warnings: Vec<String> = two.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(warnings, ["of its 2 sound tracks only number 1 is used (ALAC)"]);
+    assert!(one.warnings.is_empty() && one.samples == two.samples);
+}
