@@ -43,6 +43,9 @@ fn main() -> ExitCode {
 
 fn run(command: &Command) -> Result<Exit, Failure> {
     let interrupt = interrupt::Interrupt::listen();
+    if command.is_quiet() {
+        output::be_quiet();
+    }
     match command {
         Command::Transcribe(args) => return commands::transcribe::run(args, &interrupt),
         Command::Listen(args) => return commands::listen::run(args, &interrupt),

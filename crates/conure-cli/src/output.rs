@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Writes results to standard output.
 ///
@@ -110,9 +111,19 @@ pub fn labelled(label: &str, colour: u8, text: &str) -> String {
     if colours() { format!("\x1b[1;{colour}m{label}:\x1b[0m {text}") } else { format!("{label}: {text}") }
 }
 
+/// Whether notes are wanted.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// From here on there are no notes: `--quiet` leaves errors and warnings.
+pub fn be_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
 /// Something good to know.
 pub fn note(text: &str) {
-    to_stderr(&labelled("note", 36, text));
+    if !QUIET.load(Ordering::Relaxed) {
+        to_stderr(&labelled("note", 36, text));
+    }
 }
 
 /// Something that may have cost words.

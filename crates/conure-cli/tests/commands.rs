@@ -86,6 +86,24 @@ fn a_variable_that_makes_no_sense_is_refused_with_what_it_takes() {
 }
 
 #[test]
+fn threads_that_cannot_be_had_are_told_of_once_and_not_quietly() {
+    let clip = speech().display().to_string();
+    let said = |args: &[&str]| {
+        let ran = run(conure().env("CONURE_THREADS", "1000").args(args));
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        ran.stderr.matches(" used of the 1000 threads asked for").count()
+    };
+    assert_eq!(said(&["transcribe", &clip]), 1);
+    assert_eq!(said(&["transcribe", "-q", &clip]), 0);
+    assert_eq!(said(&["transcribe", "-t", "1", &clip]), 0);
+    let dir = tempfile::tempdir().unwrap();
+    let [from, to] = ["m.gguf", "q.gguf"].map(|name| dir.path().join(name).display().to_string());
+    let nemo = root().join("tests/data/oracle/hybrid_tdt80.nemo").display().to_string();
+    assert_eq!(said(&["convert", &nemo, &from]), 0);
+    assert_eq!(said(&["quantize", &from, &to, "q8_0"]), 1);
+}
+
+#[test]
 fn a_converted_model_transcribes() {
     let dir = tempfile::tempdir().unwrap();
     let output = dir.path().join("m.gguf");

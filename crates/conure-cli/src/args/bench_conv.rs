@@ -24,7 +24,7 @@ pub struct BenchConvArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Threads to compute with [default: as many as the process may use]
+    /// Threads to compute with [default and most: as many as the process may use]
     #[arg(short = 't', long, value_name = "N", env = "CONURE_THREADS", value_parser = values::threads, allow_negative_numbers = true)]
     pub threads: Option<usize>,
 

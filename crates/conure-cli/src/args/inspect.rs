@@ -205,7 +205,7 @@ pub struct StartupArgs {
 /// `conure bench roofline`.
 #[derive(Debug, Args)]
 pub struct RooflineArgs {
-    /// Threads to compute with [default: as many as the process may use]
+    /// Threads to compute with [default and most: as many as the process may use]
     #[arg(short = 't', long, value_name = "N", env = "CONURE_THREADS", value_parser = values::threads, allow_negative_numbers = true)]
     pub threads: Option<usize>,
 
@@ -233,7 +233,7 @@ pub struct StepArgs {
     #[arg(long, value_name = "N", default_value = "5", requires = "batch", value_parser = values::count)]
     pub turns: usize,
 
-    /// With --batch: threads to compute with [default: as many as the process may use]
+    /// With --batch: threads to compute with [default and most: as many as the process may use]
     #[arg(short = 't', long, value_name = "N", env = "CONURE_THREADS", value_parser = values::threads)]
     pub threads: Option<usize>,
 

@@ -88,11 +88,24 @@ pub enum Command {
     Completions(CompletionsArgs),
 }
 
+impl Command {
+    /// Whether only errors and warnings are wanted on standard error.
+    pub fn is_quiet(&self) -> bool {
+        match self {
+            Command::Transcribe(args) => args.quiet,
+            Command::Listen(args) => args.quiet,
+            Command::Convert(args) => args.quiet,
+            Command::Quantize(args) => args.quiet,
+            _ => false,
+        }
+    }
+}
+
 /// Which model, and what it runs on.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Compute")]
 pub struct ComputeArgs {
-    /// Threads to compute with [default: as many as the process may use]
+    /// Threads to compute with [default and most: as many as the process may use]
     #[arg(short = 't', long, value_name = "N", env = "CONURE_THREADS", value_parser = values::threads, allow_negative_numbers = true)]
     pub threads: Option<usize>,
 
@@ -237,7 +250,7 @@ pub struct QuantizeArgs {
     #[arg(long)]
     pub compatible: bool,
 
-    /// Threads to encode with; all that the process may use by default
+    /// Threads to encode with [default and most: as many as the process may use]
     #[arg(short = 't', long, value_name = "N", env = "CONURE_THREADS", value_parser = values::threads)]
     pub threads: Option<usize>,
 

@@ -131,8 +131,8 @@ fn first_run(b: &Bench) -> String {
 }
 
 fn roofline(args: &RooflineArgs) -> Result<(), Failure> {
-    let r =
-        conure::roofline(args.threads).map_err(|e| Failure::new("cannot measure this machine").because(e))?;
+    let r = conure::roofline(args.threads.map(|n| model::threads(Some(n)).total()))
+        .map_err(|e| Failure::new("cannot measure this machine").because(e))?;
     let rows = [
         ("f32_gflops", "products, f32 weights", r.f32, "GFLOP/s"),
         ("f16_gflops", "products, f16 weights", r.f16, "GFLOP/s"),

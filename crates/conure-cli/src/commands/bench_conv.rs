@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicBool;
 pub fn run(args: &BenchConvArgs, cancel: &Arc<AtomicBool>) -> Result<(), Failure> {
     let options = ConvBench {
         device: args.device.clone(),
-        threads: args.threads,
+        threads: args.threads.map(|n| model::threads(Some(n)).total()),
         only: args.case.clone(),
         turns: args.turns,
         cancel: Some(cancel.clone()),

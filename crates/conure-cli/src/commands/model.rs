@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::output::{clean, note, shown};
 use conure::{Error, LoadOptions, Notices, Passes, SpeechModel, ThreadBudget};
 use std::path::Path;
+use std::sync::Once;
 
 /// The name by which the embedded model is asked for.
 const EMBEDDED: &str = "embedded";
@@ -41,13 +42,30 @@ pub fn load_rewritten(
 pub fn options(compute: &ComputeArgs) -> Result<LoadOptions, Failure> {
     Ok(LoadOptions {
         device: compute.device.clone(),
-        budget: ThreadBudget::of_process(compute.threads),
+        budget: threads(compute.threads),
         passes: compute.passes()?,
         precision: compute.precision.into(),
         memory: compute.openvino.memory(),
         notices: Notices::new(|line| note(&clean(line))),
         ..LoadOptions::default()
     })
+}
+
+/// The threads that are asked for, as far as the process may use so many; else a line says how many are used, once.
+pub fn threads(asked: Option<usize>) -> ThreadBudget {
+    static TOLD: Once = Once::new();
+    let budget = ThreadBudget::of_process(asked);
+    if let Some(asked) = asked.filter(|&n| n > budget.total()) {
+        let total = budget.total();
+        TOLD.call_once(|| {
+            let many = if total == 1 { "1 is" } else { &format!("{total} are") };
+            note(&format!(
+                "{many} used of the {asked} threads asked for: more than the processors that this process may use only \
+                 wait for each other"
+            ));
+        });
+    }
+    budget
 }
 
 /// As [`load`], with all that can be said of it.

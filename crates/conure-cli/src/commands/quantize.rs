@@ -1,11 +1,10 @@
 //! `conure quantize`.
 
 use super::convert::writing;
-use super::megabytes;
+use super::{megabytes, model};
 use crate::args::QuantizeArgs;
 use crate::failure::Failure;
 use crate::output::to_stdout;
-use conure::ThreadBudget;
 use conure_convert::{QuantiseOptions, QuantiseReport, TensorChange, quantise};
 use serde_json::json;
 use std::sync::Arc;
@@ -21,7 +20,7 @@ pub fn run(args: &QuantizeArgs, cancel: &Arc<AtomicBool>) -> Result<(), Failure>
             target: args.dtype.into(),
             keep: args.keep.clone(),
             compatible: args.compatible,
-            budget: ThreadBudget::of_process(args.threads),
+            budget: model::threads(args.threads),
             progress: Some(progress),
         };
         quantise(&args.input, &args.output, &options)
