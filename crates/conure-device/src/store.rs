@@ -9,9 +9,11 @@
 //! disk that is full, or two processes that make the same thing leave behind files that nobody looks at, never an entry
 //! that is wrong; those files go when the folder is next tidied. An entry is used only if its bytes have the size and the
 //! checksum that it names. The folder has a bound: what was used longest ago goes first.
+//!
+//! Entries that are of no use alone stay and go together: `KEY.kept` goes when `KEY` goes, and is as old as the younger of them.
 
 use crate::map::{MapError, MappedFile};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -22,9 +24,10 @@ use std::time::{Duration, SystemTime};
 const MAGIC: &str = "conure store 1";
 /// The last line: an entry that was cut off lacks it.
 const END: &str = "end";
-/// Files that belong to no entry and are older than this are left from something that failed. A younger one may still be
-/// written.
+/// Parts that are older than this are left from something that failed. A younger one may still be written.
 const ABANDONED: Duration = Duration::from_secs(3600);
+/// Bytes that no entry names and that are older than this were replaced: their entry appears as soon as they do.
+const REPLACED: Duration = Duration::from_secs(60);
 
 /// What a maker wants to remember with the bytes: names without spaces and values of one line.
 pub type About = Vec<(String, String)>;
@@ -196,26 +199,42 @@ impl Store {
 
     /// All entries, the one used last first. What cannot be read is left out.
     pub fn list(&self) -> Vec<Entry> {
-        let mut all: Vec<Entry> = self
-            .files()
-            .filter_map(|(name, meta)| {
+        self.survey().0
+    }
+
+    /// How many files, of how many bytes, [`Store::clear`] removes besides entries: notes, bytes that were replaced, parts.
+    pub fn rest(&self) -> (usize, u64) {
+        let rest = self.survey().1;
+        (rest.len(), rest.values().map(fs::Metadata::len).sum())
+    }
+
+    /// The entries, the one used last first, and the store's other files.
+    fn survey(&self) -> (Vec<Entry>, HashMap<String, fs::Metadata>) {
+        let mut rest: HashMap<String, fs::Metadata> = self.files().filter(|(name, _)| is_own(name)).collect();
+        let names: Vec<String> = rest.keys().filter(|name| name.ends_with(".entry")).cloned().collect();
+        let mut entries: Vec<Entry> = names
+            .into_iter()
+            .filter_map(|name| {
                 let key = name.strip_suffix(".entry")?;
-                let text = fs::read(self.folder.join(&name)).ok()?;
-                let manifest = Manifest::parse(&text, key).ok()?;
-                let used = meta.modified().ok()?;
-                let bytes = manifest.size + meta.len();
+                let manifest = Manifest::parse(&fs::read(self.folder.join(&name)).ok()?, key).ok()?;
+                let used = rest.get(&name)?.modified().ok()?;
+                let bytes = [name.clone(), blob_name(key, manifest.checksum)];
+                let bytes = bytes.iter().filter_map(|name| rest.remove(name)).map(|meta| meta.len()).sum();
                 Some(Entry { key: key.to_owned(), bytes, used, about: manifest.about })
             })
             .collect();
-        all.sort_by(|a, b| b.used.cmp(&a.used).then_with(|| a.key.cmp(&b.key)));
-        all
+        entries.sort_by(|a, b| b.used.cmp(&a.used).then_with(|| a.key.cmp(&b.key)));
+        (entries, rest)
     }
 
-    /// Removes the entry of this key, if there is one and the file system lets it go.
+    /// Removes the entry of this key and those that go with it, if there are such and the file system lets them go.
     pub fn remove(&self, key: &str) {
-        let _ = fs::remove_file(self.entry(key));
-        let of_key = |name: &str| name.strip_prefix(key).is_some_and(|rest| rest.starts_with('-'));
-        for (name, _) in self.files().filter(|(name, _)| name.ends_with(".blob") && of_key(name)) {
+        let goes = |name: &str| match name.strip_prefix(key) {
+            Some(rest) if rest.starts_with('.') => rest.ends_with(".entry") || rest.ends_with(".blob"),
+            Some(rest) => rest.starts_with('-') && rest.ends_with(".blob"),
+            None => false,
+        };
+        for (name, _) in self.files().filter(|(name, _)| goes(name)) {
             let _ = fs::remove_file(self.folder.join(name));
         }
     }
@@ -258,34 +277,41 @@ impl Store {
             .and_then(|()| part.publish(&self.folder.join(format!("{key}.note"))));
     }
 
-    /// Removes what is abandoned, and what was used longest ago until the rest is within the bound; never `kept`.
+    /// Removes what is abandoned or was replaced, and what was used longest ago until the rest is within the bound; never `kept`.
     fn tidy(&self, kept: &str) {
         let now = SystemTime::now();
-        let age = |meta: &fs::Metadata| now.duration_since(meta.modified().ok()?).ok();
-        let current: HashSet<PathBuf> = self
-            .files()
-            .filter_map(|(name, _)| {
-                let key = name.strip_suffix(".entry")?;
-                let manifest = Manifest::parse(&fs::read(self.folder.join(&name)).ok()?, key).ok()?;
-                Some(self.blob(key, manifest.checksum))
-            })
-            .collect();
-        for (name, meta) in self.files() {
-            let path = self.folder.join(&name);
-            let lone = name.ends_with(".part") || (name.ends_with(".blob") && !current.contains(&path));
-            if lone && age(&meta).is_some_and(|age| age > ABANDONED) {
-                let _ = fs::remove_file(path);
+        let (entries, rest) = self.survey();
+        for (name, meta) in rest {
+            let most = match name.rsplit('.').next() {
+                Some("part") => ABANDONED,
+                Some("blob") => REPLACED,
+                _ => continue,
+            };
+            let age = meta.modified().ok().and_then(|written| now.duration_since(written).ok());
+            if age.is_some_and(|age| age > most) {
+                let _ = fs::remove_file(self.folder.join(name));
             }
         }
-        let entries = self.list();
-        let mut held: u64 = entries.iter().map(|e| e.bytes).sum();
-        for entry in entries.iter().rev().filter(|e| e.key != kept) {
-            if held <= self.bound {
+        // Of what goes together, whether it is whole, and when it was used last.
+        let mut groups: BTreeMap<&str, (bool, SystemTime)> = BTreeMap::new();
+        for entry in &entries {
+            let owner = owner(&entry.key);
+            let (whole, used) = groups.entry(owner).or_insert((false, entry.used));
+            (*whole, *used) = (*whole || owner == entry.key, (*used).max(entry.used));
+        }
+        let mut oldest: Vec<_> = groups.into_iter().filter(|(key, _)| *key != owner(kept)).collect();
+        oldest.sort_by_key(|&(_, age)| age);
+        for (key, (whole, _)) in oldest {
+            if whole && self.held() <= self.bound {
                 return;
             }
-            self.remove(&entry.key);
-            held -= entry.bytes;
+            self.remove(key);
         }
+    }
+
+    /// Bytes of all its files.
+    fn held(&self) -> u64 {
+        self.files().filter(|(name, _)| is_own(name)).map(|(_, meta)| meta.len()).sum()
     }
 
     fn files(&self) -> impl Iterator<Item = (String, fs::Metadata)> {
@@ -298,8 +324,17 @@ impl Store {
     }
 
     fn blob(&self, key: &str, checksum: u64) -> PathBuf {
-        self.folder.join(format!("{key}-{checksum:016x}.blob"))
+        self.folder.join(blob_name(key, checksum))
     }
+}
+
+fn blob_name(key: &str, checksum: u64) -> String {
+    format!("{key}-{checksum:016x}.blob")
+}
+
+/// The key with which an entry goes: what is before the first `.`.
+fn owner(key: &str) -> &str {
+    key.split_once('.').map_or(key, |(owner, _)| owner)
 }
 
 /// Brings a file to the disk, and finds out whether its maker stopped early without saying so, as a stream does that meets a
@@ -538,6 +573,79 @@ mod tests {
         let keys: Vec<String> = store.list().into_iter().map(|e| e.key).collect();
         assert_eq!(keys, ["c", "b"]);
         assert_eq!(names(&store).len(), 4);
+    }
+
+    #[test]
+    fn what_is_of_no_use_alone_goes_together() {
+        let keys = |store: &Store| {
+            let mut keys: Vec<String> = store.list().into_iter().map(|e| e.key).collect();
+            keys.sort();
+            keys
+        };
+        let save = |store: &Store, key: &str| {
+            store
+                .save(key, &[], |path| fs::write(path, vec![1; 300_000]).map_err(|e| e.to_string()))
+                .unwrap();
+        };
+        let age = |store: &Store, key: &str, seconds| {
+            let file = File::options().append(true).open(store.entry(key)).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
+        };
+        // Either of the two that belong together was used last.
+        for (main, kept, gone) in [(50, 300, "c"), (300, 50, "c"), (200, 300, "a"), (300, 200, "a")] {
+            let (_dir, store) = store();
+            for (key, seconds) in [("a", main), ("a.kept", kept), ("c", 100)] {
+                save(&store, key);
+                age(&store, key, seconds);
+            }
+            save(&store, "d");
+            let left: &[&str] = if gone == "a" { &["c", "d"] } else { &["a", "a.kept", "d"] };
+            assert_eq!(keys(&store), left, "{main} {kept}");
+        }
+        let (_dir, store) = store();
+        ["a", "a.kept", "ab"].iter().for_each(|key| save(&store, key));
+        store.remove("a");
+        assert_eq!((keys(&store), names(&store).len()), (vec!["ab".into()], 2));
+        // One that is left alone goes even where there is room.
+        save(&store, "x.kept");
+        save(&store, "y");
+        assert_eq!(keys(&store), ["ab", "y"]);
+    }
+
+    #[test]
+    fn all_that_is_removed_is_counted_before() {
+        let (_dir, store) = store();
+        let long =
+            |bytes: usize| move |path: &Path| fs::write(path, vec![3; bytes]).map_err(|e| e.to_string());
+        store.save("a", &[], long(100)).unwrap();
+        store.save("a", &[], long(2000)).unwrap();
+        store.save("b", &[], long(10)).unwrap();
+        store.set_note("n", "x");
+        fs::write(store.folder.join(".c.1.2.3.part"), b"1234").unwrap();
+        fs::write(store.folder.join("damaged.entry"), b"12").unwrap();
+        fs::write(store.folder.join("other.txt"), b"of somebody else").unwrap();
+        let listed: u64 = store.list().iter().map(|e| e.bytes).sum();
+        let (files, bytes) = store.rest();
+        assert!(files == 4 && listed > 2010, "{files} {listed}: {:?}", names(&store));
+        assert_eq!(store.clear().unwrap().1, listed + bytes);
+        assert_eq!((store.rest(), names(&store)), ((0, 0), vec!["other.txt".into()]));
+    }
+
+    #[test]
+    fn bytes_that_were_replaced_do_not_stay_long() {
+        let (_dir, store) = store();
+        let old = |store: &Store, name: &str| {
+            let file = File::options().append(true).open(store.folder.join(name)).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(90)).unwrap();
+        };
+        store.save("a", &[], writes(b"first")).unwrap();
+        let first = names(&store).into_iter().find(|n| n.ends_with(".blob")).unwrap();
+        store.save("a", &[], writes(b"second")).unwrap();
+        assert!(names(&store).contains(&first), "another process may be about to read it");
+        old(&store, &first);
+        store.save("b", &[], writes(b"b")).unwrap();
+        assert!(!names(&store).contains(&first));
+        assert_eq!(store.load("a").unwrap().unwrap().0.bytes(), b"second");
     }
 
     #[test]

@@ -24,14 +24,19 @@ pub fn run(args: &CacheArgs) -> Result<(), Failure> {
     match &args.what {
         CacheCommand::List(form) => {
             let entries = store.list();
-            let bytes: u64 = entries.iter().map(|e| e.bytes).sum();
+            let (files, rest) = store.rest();
+            let bytes = entries.iter().map(|e| e.bytes).sum::<u64>() + rest;
             if form.json {
                 let all: Vec<_> = entries.iter().map(as_json).collect();
-                return print(json(&json!({ "folder": folder, "bytes": bytes, "models": all }))?);
+                let others = json!({ "files": files, "bytes": rest });
+                return print(json(
+                    &json!({ "folder": folder, "bytes": bytes, "models": all, "others": others }),
+                )?);
             }
             let head =
                 format!("{}: {} compiled models, {}\n", clean(&folder), entries.len(), megabytes(bytes));
-            print(entries.iter().map(as_text).fold(head, |text, line| text + &line))
+            let text = entries.iter().map(as_text).fold(head, |text, line| text + &line);
+            print(if files > 0 { text + &others_as_text(files, rest) } else { text })
         }
         CacheCommand::Clear(form) => {
             let (models, bytes) = store
@@ -64,6 +69,14 @@ fn as_text(entry: &CompiledModel) -> String {
     )
 }
 
+fn others_as_text(files: usize, bytes: u64) -> String {
+    let many = if files == 1 { "1 file".to_owned() } else { format!("{files} files") };
+    format!(
+        "others        {:>9}  {many}: notes, and what is left of models that were made anew\n",
+        megabytes(bytes)
+    )
+}
+
 /// Seconds for people: `5 min`.
 fn duration(seconds: u64) -> String {
     match seconds {
@@ -86,6 +99,8 @@ mod tests {
         let entry = CompiledModel { key: "0123456789abcdef".into(), bytes: 24_510_000, used, about };
         assert_eq!(as_text(&entry), "0123456789ab    24.5 MB  used 2 h ago  a.gguf, openvino:CPU\n");
         assert_eq!(as_json(&entry)["about"]["model"], "a.gguf");
+        let others = others_as_text(2, 1300);
+        assert!(others.starts_with("others           1.3 kB  2 files: "), "{others}");
         for (seconds, text) in [(0, "0 s"), (60, "1 min"), (86_400, "1 d")] {
             assert_eq!(duration(seconds), text);
         }

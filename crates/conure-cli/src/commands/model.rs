@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::{clean, note, shown};
 use conure::{Error, LoadOptions, Notices, Passes, SpeechModel, ThreadBudget};
 use std::path::Path;
-use std::sync::Once;
+use std::sync::{LazyLock, Once};
 
 /// The name by which the embedded model is asked for.
 const EMBEDDED: &str = "embedded";
@@ -46,9 +46,15 @@ pub fn options(compute: &ComputeArgs) -> Result<LoadOptions, Failure> {
         passes: compute.passes()?,
         precision: compute.precision.into(),
         memory: compute.openvino.memory(),
-        notices: Notices::new(|line| note(&clean(line))),
+        notices: notices(),
         ..LoadOptions::default()
     })
+}
+
+/// Who is told of what a device finds: the same for all models, since some of it is said once.
+fn notices() -> Notices {
+    static NOTICES: LazyLock<Notices> = LazyLock::new(|| Notices::new(|line| note(&clean(line))));
+    NOTICES.clone()
 }
 
 /// The threads that are asked for, as far as the process may use so many; else a line says how many are used, once.

@@ -98,7 +98,6 @@ impl<'a> Place<'a> {
 
     fn files(&self) -> Result<Option<(Files, About)>, StoreError> {
         let Some((main, about)) = self.store.load(&self.key)? else { return Ok(None) };
-        // Last, here and in `save`: what was used longest ago goes first where room is short, and the small one alone is worth nothing.
         let kept = match self.keeps.then(|| self.store.load(&self.key_of_kept())).transpose()? {
             Some(None) => return Ok(None),
             Some(Some((file, _))) => Some(Arc::new(file)),
@@ -110,9 +109,6 @@ impl<'a> Place<'a> {
     /// Forgets what is kept.
     pub(super) fn remove(&self) {
         self.store.remove(&self.key);
-        if self.keeps {
-            self.store.remove(&self.key_of_kept());
-        }
     }
 
     /// Keeps what `export` writes of the model and, if it says so, of the other one. Neither is of use without the other.
@@ -130,7 +126,7 @@ impl<'a> Place<'a> {
         if self.keeps {
             let part = about.iter_mut().filter(|(name, _)| name == PART);
             part.for_each(|(_, part)| part.push_str(": what lengths alone decide"));
-            save(&self.key_of_kept(), &about, true)?;
+            save(&self.key_of_kept(), &about, true).inspect_err(|_| self.remove())?;
         }
         Ok(())
     }
@@ -140,8 +136,9 @@ impl<'a> Place<'a> {
         self.store.set_note(&self.wrong(), what);
     }
 
+    /// With a point, so that the store lets both go together.
     fn key_of_kept(&self) -> String {
-        format!("kept-{}", self.key)
+        format!("{}.kept", self.key)
     }
 
     fn wrong(&self) -> String {

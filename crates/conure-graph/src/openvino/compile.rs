@@ -195,7 +195,10 @@ impl OpenVino {
         };
         let kept = place.save(about, verdict, export);
         if let Err(why) = &kept {
-            options.notices.tell(&format!("the compiled model is not kept for the next start: {why}"));
+            options.notices.tell_once(
+                "not kept",
+                &format!("compiled models, or not all of them, are not kept for the next start: {why}"),
+            );
         }
         kept.is_ok()
     }
@@ -218,10 +221,12 @@ impl OpenVino {
 
     /// What a list of the cache says of the model.
     fn about(&self, piece: &Graph, options: &OpenVinoOptions) -> Vec<(String, String)> {
-        let first = piece.nodes.first().map(|n| n.path.as_str()).unwrap_or_default();
+        // Nodes between those of a model's blocks have no name.
+        let first = piece.nodes.iter().map(|n| n.path.as_str()).find(|path| !path.is_empty());
+        let from = first.map_or(String::new(), |first| format!(" from {first}"));
         vec![
             ("model".into(), piece.weights.origin().to_owned()),
-            (PART.into(), format!("{} nodes from {first}", piece.nodes.len())),
+            (PART.into(), format!("{} nodes{from}", piece.nodes.len())),
             ("device".into(), self.info.name.clone()),
             ("precision".into(), options.precision.name().into()),
             ("openvino".into(), short(self.runtime.version()).into()),

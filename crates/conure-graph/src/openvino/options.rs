@@ -4,10 +4,11 @@ use super::variables::{VariableError, Variables, bytes, cache_folder, is_off};
 use conure_device::store::Store;
 use conure_ops::openvino::Choices;
 use conure_tensor::DType;
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// In which numbers OpenVINO computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -73,19 +74,35 @@ impl OpenVinoPrecision {
 
 type Tell = dyn Fn(&str) + Send + Sync;
 
-/// Who is told what a user may want to know: that a cache was damaged, that a precision was not to be had.
+/// Who is told what a user may want to know: that a cache was damaged, that a precision was not to be had. Clones are the same, and
+/// are told but once of what concerns all models alike.
 #[derive(Clone, Default)]
-pub struct Notices(Option<Arc<Tell>>);
+pub struct Notices(Option<Arc<Told<Tell>>>);
+
+struct Told<F: ?Sized> {
+    /// What was told that is told once.
+    once: Mutex<HashSet<&'static str>>,
+    call: F,
+}
 
 impl Notices {
     /// Tells `call`, a line at a time.
     pub fn new(call: impl Fn(&str) + Send + Sync + 'static) -> Notices {
-        Notices(Some(Arc::new(call)))
+        Notices(Some(Arc::new(Told { once: Mutex::default(), call })))
     }
 
     pub(super) fn tell(&self, line: &str) {
-        if let Some(call) = &self.0 {
-            call(line);
+        if let Some(told) = &self.0 {
+            (told.call)(line);
+        }
+    }
+
+    /// Tells a line, unless one about the same was told.
+    pub(super) fn tell_once(&self, about: &'static str, line: &str) {
+        let new =
+            |told: &Arc<Told<_>>| told.once.lock().unwrap_or_else(PoisonError::into_inner).insert(about);
+        if self.0.as_ref().is_some_and(new) {
+            self.tell(line);
         }
     }
 }
