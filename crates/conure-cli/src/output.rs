@@ -1,6 +1,7 @@
 //! The two ways out of the program: results to standard output, everything else to standard error.
 
 use crate::failure::Failure;
+use conure::NewFile;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,22 +33,9 @@ pub fn to_stdout(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result
 /// # Errors
 /// What `write` or the file system says.
 pub fn to_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    // A link is written through, as by every other program; a device or pipe would be replaced by a file.
-    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-    if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
-        return Err(io::Error::other("it is there and is no regular file"));
-    }
-    // Short, so that a name of the longest length that file systems take has a part file too.
-    let part = path.with_file_name(format!(".conure.{}.part", std::process::id()));
-    let attempt = || -> io::Result<()> {
-        let mut out = BufWriter::new(std::fs::File::create(&part)?);
-        write(&mut out)?;
-        out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        std::fs::rename(&part, path)
-    };
-    attempt().inspect_err(|_| {
-        let _ = std::fs::remove_file(&part);
-    })
+    let mut out = BufWriter::new(NewFile::create(path)?);
+    write(&mut out)?;
+    out.into_inner().map_err(io::IntoInnerError::into_error)?.publish()
 }
 
 /// As [`to_file`], with a message that names the file.

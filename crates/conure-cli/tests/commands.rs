@@ -129,6 +129,32 @@ fn a_converted_model_transcribes() {
     assert!(!ran.stdout.trim().is_empty() && expected.is_object());
 }
 
+#[cfg(unix)]
+#[test]
+fn a_link_to_a_file_to_be_is_written_through_and_what_a_killed_run_left_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let nemo = root().join("tests/data/oracle/hybrid_tdt80.nemo");
+    std::os::unix::fs::symlink("q8.gguf", at("link.gguf")).unwrap();
+    std::os::unix::fs::symlink("gone/q8.gguf", at("nowhere.gguf")).unwrap();
+    let mut killed = std::process::Command::new("true").spawn().unwrap();
+    killed.wait().unwrap();
+    let left = at(&format!(".conure.{}-0.part", killed.id()));
+    std::fs::write(&left, "half a model").unwrap();
+    assert_eq!(
+        run(conure().args(["convert", "-q", "--dtype", "f32"]).args([&nemo, &at("m.gguf")])).code,
+        Some(0)
+    );
+    assert!(!left.exists());
+    let quantize = |to: &str| run(conure().args(["quantize", "-q"]).args([at("m.gguf"), at(to)]).arg("q8_0"));
+    let ran = quantize("link.gguf");
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(std::fs::symlink_metadata(at("link.gguf")).unwrap().is_symlink() && at("q8.gguf").is_file());
+    let ran = quantize("nowhere.gguf");
+    assert!(ran.code == Some(1) && ran.stderr.contains("a link to"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("gone/q8.gguf, whose folder is not there"), "{}", ran.stderr);
+}
+
 #[test]
 fn captures_are_saved_frames_first() {
     let dir = tempfile::tempdir().unwrap();

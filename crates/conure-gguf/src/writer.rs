@@ -5,12 +5,11 @@ use crate::meta::Metadata;
 use crate::reader::MAX_DIMS;
 use crate::types::{TensorType, ValueType};
 use crate::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT};
+use conure_device::new_file::NewFile;
 use conure_tensor::DType;
 use std::collections::HashSet;
-use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use thiserror::Error;
 
 /// The longest tensor name that other readers of the format take, in bytes.
@@ -309,24 +308,19 @@ impl<'a> GgufWriter<'a> {
     /// # Errors
     /// As [`GgufWriter::write`], and what the file system refuses.
     pub fn write_to(self, path: impl AsRef<Path>) -> Result<u64, WriteError> {
-        // A link is written through, as by every other program.
-        let path = &std::fs::canonicalize(&path).unwrap_or_else(|_| path.as_ref().to_path_buf());
-        if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
-            return Err(WriteError::NotAFile { path: path.to_owned() });
-        }
-        let (file, mut unfinished) = Unfinished::create(path)?;
+        let path = path.as_ref();
         let refused = |action| move |source| WriteError::File { action, path: path.to_owned(), source };
+        let file = NewFile::create(path).map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists => WriteError::NotAFile { path: path.to_owned() },
+            _ => refused("create")(source),
+        })?;
         let mut out = BufWriter::with_capacity(1 << 20, file);
         let count = self.write(&mut out).map_err(|e| match e {
             WriteError::Io(source) => refused("write")(source),
             other => other,
         })?;
         let file = out.into_inner().map_err(|e| refused("write")(e.into_error()))?;
-        file.sync_all().map_err(refused("write"))?;
-        drop(file);
-        std::fs::rename(&unfinished.path, path).map_err(refused("move the new file to"))?;
-        unfinished.renamed = true;
-        sync_directory(path);
+        file.publish().map_err(refused("finish"))?;
         Ok(count)
     }
 
@@ -435,50 +429,4 @@ impl Write for Counted<'_> {
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
-}
-
-/// A file that is removed unless it gets its final name.
-struct Unfinished {
-    path: PathBuf,
-    renamed: bool,
-}
-
-impl Unfinished {
-    /// Creates an empty file in the directory of `target`, so that renaming it cannot cross file systems.
-    fn create(target: &Path) -> Result<(File, Unfinished), WriteError> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let name = target.file_name().unwrap_or_default().to_string_lossy();
-        loop {
-            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-            let path = target.with_file_name(format!(".{name}.{}-{number}.part", std::process::id()));
-            match OpenOptions::new().write(true).create_new(true).open(&path) {
-                Ok(file) => return Ok((file, Unfinished { path, renamed: false })),
-                // Left by a process that was killed.
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(source) => {
-                    return Err(WriteError::File { action: "create", path: target.to_owned(), source });
-                }
-            }
-        }
-    }
-}
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        if !self.renamed {
-            // There is an error on its way to the caller already.
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-/// Makes the new name last a power cut, where directories can be synchronised. The file is whole either way.
-fn sync_directory(path: &Path) {
-    #[cfg(unix)]
-    if let Some(directory) = path.parent() {
-        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-        let _ = File::open(directory).and_then(|directory| directory.sync_all());
-    }
-    #[cfg(not(unix))]
-    let _ = path;
 }
