@@ -1,5 +1,6 @@
 //! From an input to a GGUF file.
 
+use crate::dequantise::dequantise;
 use crate::error::ConvertError;
 use crate::prepared::Prepared;
 use crate::quantise::{Scope, TargetType, stored_as};
@@ -40,6 +41,18 @@ pub struct ConvertOptions<'a> {
     pub general: Vec<(String, String)>,
     /// Called before every tensor; `false` stops the conversion, and no file is written.
     pub progress: Option<OnProgress<'a>>,
+}
+
+impl ConvertOptions<'_> {
+    /// Gives the new file the texts that are asked for.
+    pub(crate) fn describe(&self, writer: &mut GgufWriter<'_>) {
+        if let Some(name) = &self.name {
+            writer.meta("general.name", name.as_str());
+        }
+        for (key, text) in &self.general {
+            writer.meta(key, text.as_str());
+        }
+    }
 }
 
 /// What was converted.
@@ -99,7 +112,10 @@ pub fn convert(
         return Err(ConvertError::Gguf { path: output.into(), reason });
     }
     if detect(input)? == Kind::Gguf {
-        return requantise(input, output, options);
+        return match options.dtype {
+            TargetType::F32 => dequantise(input, output, options),
+            _ => requantise(input, output, options),
+        };
     }
     if detect(input)? == Kind::Silero {
         return silero::convert(input, output, options);
@@ -160,14 +176,7 @@ fn requantise(
         progress: options.progress,
         ..QuantiseOptions::default()
     };
-    let done = requantise::rewrite(input, output, &quantise, |writer| {
-        if let Some(name) = &options.name {
-            writer.meta("general.name", name.as_str());
-        }
-        for (key, text) in &options.general {
-            writer.meta(key, text.as_str());
-        }
-    })?;
+    let done = requantise::rewrite(input, output, &quantise, |writer| options.describe(writer))?;
     let mut report = ConvertReport {
         format: "GGUF file",
         arch: done.arch,
@@ -179,7 +188,10 @@ fn requantise(
     };
     for tensor in done.tensors {
         report.count(tensor.to, &tensor.shape);
-        report.kept.extend(tensor.note.map(|note| (tensor.name, note)));
+        let small =
+            tensor.from == tensor.to && tensor.to.is_quantised() && tensor.to != options.dtype.dtype();
+        let why = tensor.note.or_else(|| small.then(|| format!("it is {} in the input", tensor.to)));
+        report.kept.extend(why.map(|why| (tensor.name, why)));
     }
     Ok(report)
 }
@@ -260,7 +272,19 @@ pub(crate) fn gguf_error(path: &Path, e: &dyn Error) -> ConvertError {
 pub(crate) fn nothing(path: &Path, target: TargetType, kept: &[(String, String)]) -> ConvertError {
     let name = target.dtype().name();
     let reason = match kept.first() {
-        Some((tensor, reason)) => format!("no tensor can be stored as {name} ({tensor}: {reason}); use f32"),
+        Some((tensor, reason)) => {
+            let advice = match reason.as_str() {
+                why if !why.ends_with("is as small") && !why.starts_with("kept: ") => "use f32",
+                why if why.starts_with("kept: ") => "keep fewer",
+                _ if target == TargetType::F32 => {
+                    "weights are only made smaller here: to have all in f32, convert the file to that type"
+                }
+                _ => {
+                    "weights are only made smaller here: for a larger type convert what the model was made of"
+                }
+            };
+            format!("no tensor can be stored as {name} ({tensor}: {reason}); {advice}")
+        }
         None => format!("no tensor would be stored in another type; all that may be {name} are"),
     };
     ConvertError::NothingToDo { path: path.into(), reason }

@@ -15,6 +15,7 @@
 
 pub mod config;
 mod convert;
+mod dequantise;
 pub mod error;
 pub mod gzip;
 mod hf;
