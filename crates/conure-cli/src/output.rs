@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// # Errors
 /// Any other failure of `write` or of standard output. `Ok(false)`: the reader has gone.
 pub fn to_stdout(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<bool, Failure> {
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(Stdout(io::stdout().lock()));
     match write(&mut out).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {
@@ -25,6 +25,33 @@ pub fn to_stdout(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result
             let _ = out.into_parts();
             Err(Failure::new("cannot write to standard output").because(e))
         }
+    }
+}
+
+/// Standard output. Where the program was started without one, the runtime has put `/dev/null` there: what is written would be lost.
+struct Stdout(io::StdoutLock<'static>);
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if conure::stdout_was_closed() {
+            return Err(io::Error::other("it is closed"));
+        }
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Refuses to work for nothing, where all results go to standard output.
+///
+/// # Errors
+/// If that is closed.
+pub fn need_stdout() -> Result<(), Failure> {
+    match conure::stdout_was_closed() {
+        true => Err(Failure::new("cannot write to standard output").reason("it is closed")),
+        false => Ok(()),
     }
 }
 

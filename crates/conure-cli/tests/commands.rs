@@ -155,6 +155,38 @@ fn a_link_to_a_file_to_be_is_written_through_and_what_a_killed_run_left_goes() {
     assert!(ran.stderr.contains("gone/q8.gguf, whose folder is not there"), "{}", ran.stderr);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_closed_output_is_an_error_where_there_is_something_to_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let clip = speech().display().to_string();
+    let nemo = root().join("tests/data/oracle/hybrid_tdt80.nemo").display().to_string();
+    let closed = |args: &[&str]| {
+        let mut command = assert_cmd::Command::new("bash");
+        command.args(["-c", "exec \"$0\" \"$@\" >&-", env!("CARGO_BIN_EXE_conure")]).args(args);
+        run(&mut command)
+    };
+    for args in [&["transcribe", "-q", &clip][..], &["info"], &["devices"]] {
+        let ran = closed(args);
+        assert_eq!(ran.code, Some(1), "{args:?}: {}", ran.stderr);
+        assert!(
+            ran.stderr.contains("cannot write to standard output\n  because: it is closed"),
+            "{}",
+            ran.stderr
+        );
+    }
+    let out = at("out");
+    for args in [
+        &["convert", "-q", &nemo, &at("m.gguf")][..],
+        &["quantize", "-q", &at("m.gguf"), &at("q.gguf"), "q8_0"],
+        &["transcribe", "-q", &clip, "-o", &out],
+    ] {
+        let ran = closed(args);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{args:?}");
+    }
+}
+
 #[test]
 fn captures_are_saved_frames_first() {
     let dir = tempfile::tempdir().unwrap();

@@ -10,4 +10,5 @@ pub mod faulty;
 pub mod map;
 pub mod new_file;
 pub mod openvino;
+pub mod start;
 pub mod store;

@@ -25,6 +25,7 @@ pub use bench::{BatchBench, Bench, Times, roofline};
 pub use conure_audio::decode::DecodeOptions;
 pub use conure_audio::vad::SpanOptions;
 pub use conure_device::new_file::NewFile;
+pub use conure_device::start::stdout_was_closed;
 pub use conure_device::store::{Entry as CompiledModel, Store as CompiledModels};
 pub use conure_graph::openvino::Notices;
 pub use conure_graph::{Compilations, DeviceInfo, Drawing, Passes, Placement, devices};

@@ -5,7 +5,7 @@ use crate::args::{InputArgs, TranscribeArgs, is_stdin};
 use crate::failure::{Exit, Failure};
 use crate::inputs::{self, Input};
 use crate::interrupt::Interrupt;
-use crate::output::{Inputs, note, shown, to_file, to_stdout, warning};
+use crate::output::{Inputs, need_stdout, note, shown, to_file, to_stdout, warning};
 use crate::progress::{FileProgress, Progress};
 use crate::targets::{Targets, targets};
 use conure::audio::Mix;
@@ -26,6 +26,9 @@ const LINE_SECONDS: f64 = 15.0;
 /// What keeps all files from being transcribed: a model that cannot be loaded, arguments that make no sense.
 pub fn run(args: &TranscribeArgs, interrupt: &Interrupt) -> Result<Exit, Failure> {
     args.check().map_err(Failure::usage)?;
+    if args.output.output_dir.is_none() && args.many.output_manifest.is_none() {
+        need_stdout()?;
+    }
     if args.inputs().iter().any(|i| is_stdin(i)) {
         refuse_terminal()?;
     }
