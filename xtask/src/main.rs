@@ -43,7 +43,7 @@ Usage: cargo xtask COMMAND
   peers --llm [OPTIONS] [-- MODEL.gguf]
             reading a prompt and decoding with Gemma 3 270M, or MODEL, beside llama.cpp and OpenVINO, which are installed into
             target/; OPTIONS are those of scripts/peers_llm.py
-  wer [--release] [--program CONURE] [--device NAME] [MODEL.gguf]
+  wer [--release] [--program CONURE] [--device NAME] [--calibrate half|all] [MODEL.gguf]
             word error rates on the clips of tests/data/audio: a table by set, head and element type, and what each type
             changes against f32
   long [--minutes N] [--model MODEL.gguf] [--program CONURE] [--stream] [-- OPTIONS...]

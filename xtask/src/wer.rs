@@ -36,38 +36,52 @@ struct Score {
 }
 
 /// How the model is stored and run.
+#[derive(Clone, Copy)]
 struct Variant {
     target: TargetType,
     precision: &'static str,
+    /// Whether weights are rounded for what the model hears.
+    calibrated: bool,
+}
+
+impl Variant {
+    const fn new(target: TargetType, precision: &'static str) -> Variant {
+        Variant { target, precision, calibrated: false }
+    }
 }
 
 const VARIANTS: [Variant; 9] = [
-    Variant { target: TargetType::F32, precision: "exact" },
-    Variant { target: TargetType::F16, precision: "exact" },
-    Variant { target: TargetType::Q8_0, precision: "exact" },
-    Variant { target: TargetType::Q8_0, precision: "fast" },
-    Variant { target: TargetType::F32, precision: "int8" },
-    Variant { target: TargetType::Q8_0, precision: "int8" },
-    Variant { target: TargetType::Q6K, precision: "fast" },
-    Variant { target: TargetType::Q5K, precision: "fast" },
-    Variant { target: TargetType::Q4K, precision: "fast" },
+    Variant::new(TargetType::F32, "exact"),
+    Variant::new(TargetType::F16, "exact"),
+    Variant::new(TargetType::Q8_0, "exact"),
+    Variant::new(TargetType::Q8_0, "fast"),
+    Variant::new(TargetType::F32, "int8"),
+    Variant::new(TargetType::Q8_0, "int8"),
+    Variant::new(TargetType::Q6K, "fast"),
+    Variant::new(TargetType::Q5K, "fast"),
+    Variant::new(TargetType::Q4K, "fast"),
 ];
 
 /// What OpenVINO's devices are measured with besides.
-const OPENVINO: [Variant; 2] = [
-    Variant { target: TargetType::F32, precision: "bf16" },
-    Variant { target: TargetType::Q8_0, precision: "bf16" },
-];
+const OPENVINO: [Variant; 2] =
+    [Variant::new(TargetType::F32, "bf16"), Variant::new(TargetType::Q8_0, "bf16")];
 
 impl Variant {
     fn name(&self) -> String {
         let name = self.target.dtype().name();
         let quantised = self.target.dtype().is_quantised();
-        match self.precision {
+        let name = match self.precision {
             "exact" if quantised => format!("{name} exact"),
             "bf16" | "int8" => format!("{name} in {}", self.precision),
             _ => name.to_owned(),
-        }
+        };
+        if self.calibrated { format!("{name} calibrated") } else { name }
+    }
+
+    /// The file of the model, in `folder`.
+    fn model(&self, folder: &Path) -> PathBuf {
+        let calibrated = if self.calibrated { "-calibrated" } else { "" };
+        folder.join(format!("{}{calibrated}.gguf", self.target.dtype().name()))
     }
 }
 
@@ -76,16 +90,45 @@ struct Bench {
     program: PathBuf,
     device: Option<String>,
     variants: Vec<Variant>,
+    /// What the model hears to be calibrated.
+    heard: Vec<PathBuf>,
 }
 
 impl Bench {
-    fn new(program: PathBuf, device: Option<String>) -> Bench {
+    fn new(program: PathBuf, device: Option<String>, heard: Vec<PathBuf>) -> Bench {
         let more = device.as_ref().is_some_and(|name| name.starts_with("openvino"));
         // There `int8` is `fast`.
         let known = |v: &Variant| !(more && v.precision == "int8");
-        let variants =
-            VARIANTS.into_iter().filter(known).chain(OPENVINO.into_iter().filter(|_| more)).collect();
-        Bench { program, device, variants }
+        let calibrate = |v: &Variant| v.target.dtype().is_quantised() && !heard.is_empty();
+        let both =
+            |v: Variant| std::iter::once(v).chain(calibrate(&v).then_some(Variant { calibrated: true, ..v }));
+        let variants = VARIANTS
+            .into_iter()
+            .filter(known)
+            .chain(OPENVINO.into_iter().filter(|_| more))
+            .flat_map(both)
+            .collect();
+        Bench { program, device, variants, heard }
+    }
+
+    /// Stores the model of a variant, made of its f32 form, which is there already for all but the first.
+    fn store(&self, source: &Path, folder: &Path, variant: &Variant) -> Result<PathBuf> {
+        let model = variant.model(folder);
+        if !variant.calibrated {
+            store(source, &model, folder, variant.target)?;
+            return Ok(model);
+        }
+        let mut command = Command::new(&self.program);
+        command.args(["quantize", "--quiet"]).arg(folder.join("f32.gguf")).arg(&model);
+        command.arg(variant.target.dtype().name());
+        self.heard.iter().for_each(|path| {
+            command.arg("--calibrate").arg(path);
+        });
+        let output = command.output().context("cannot start conure")?;
+        if !output.status.success() {
+            bail!("conure quantize failed: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(model)
     }
 
     /// The program with a command that runs a model.
@@ -158,13 +201,36 @@ fn same_words(a: &str, b: &str) -> bool {
     a.split_whitespace().eq(b.split_whitespace())
 }
 
-/// `cargo xtask wer [--release] [--program CONURE] [--device NAME] [MODEL.gguf]`.
+/// The clips to evaluate, and those to calibrate with: none; every second one of real200, which is then not evaluated (`half`);
+/// or just those that are evaluated (`all`).
+fn divided(clips: Vec<Clip>, calibrate: Option<&str>) -> Result<(Vec<Clip>, Vec<PathBuf>)> {
+    let paths = |clips: &[Clip]| clips.iter().map(|c| c.path.clone()).collect();
+    match calibrate {
+        None => Ok((clips, Vec::new())),
+        Some("all") => {
+            let heard = paths(&clips);
+            Ok((clips, heard))
+        }
+        Some("half") => {
+            let mut count = 0;
+            let (heard, clips): (Vec<Clip>, Vec<Clip>) = clips.into_iter().partition(|clip| {
+                count += usize::from(clip.set.starts_with("real200"));
+                clip.set.starts_with("real200") && count % 2 == 1
+            });
+            Ok((clips, paths(&heard)))
+        }
+        Some(other) => bail!("--calibrate wants `half` or `all`, not {other}"),
+    }
+}
+
+/// `cargo xtask wer [--release] [--program CONURE] [--device NAME] [--calibrate half|all] [MODEL.gguf]`.
 ///
 /// # Errors
 /// A model that cannot be used, a clip that cannot be transcribed.
 pub fn run(args: &[String]) -> Result<()> {
     let mut args = args.to_vec();
     let (device, given) = (taken(&mut args, "--device")?, taken(&mut args, "--program")?);
+    let calibrate = taken(&mut args, "--calibrate")?;
     let (flags, models): (Vec<&String>, Vec<&String>) = args.iter().partition(|a| a.starts_with("--"));
     if let Some(unknown) = flags.iter().find(|f| f.as_str() != "--release") {
         bail!("`cargo xtask wer` does not know {unknown}");
@@ -178,8 +244,8 @@ pub fn run(args: &[String]) -> Result<()> {
         Some(program) => PathBuf::from(program),
         None => program(!flags.is_empty())?,
     };
-    let bench = Bench::new(program, device);
-    let clips = clips()?;
+    let (clips, heard) = divided(clips()?, calibrate.as_deref())?;
+    let bench = Bench::new(program, device, heard);
     let folder = root().join("target/wer");
     std::fs::create_dir_all(&folder)?;
     let mut table: BTreeMap<(String, String), Vec<Score>> = BTreeMap::new();
@@ -187,8 +253,7 @@ pub fn run(args: &[String]) -> Result<()> {
     let mut log_probs = Vec::new();
     let mut full = Vec::new();
     for variant in &bench.variants {
-        let model = folder.join(format!("{}.gguf", variant.target.dtype().name()));
-        store(&source, &model, &folder, variant.target)?;
+        let model = bench.store(&source, &folder, variant)?;
         let heads = heads(&bench.program, &model)?;
         for head in &heads {
             for (set, score) in scores(&bench, &model, variant, head, &clips, &folder, &mut said)? {
@@ -402,6 +467,19 @@ mod tests {
         assert_eq!(line(false), "| a | ctc | 2 | 40 | 7.5 | 7.5 | 10.0 |");
         let changes = changes_as_markdown(&VARIANTS, &table);
         assert!(changes.contains("| ctc | f16 | 7.50 | 1 of 50 | 2.00 |"), "{changes}");
+    }
+
+    #[test]
+    fn clips_to_calibrate_with_are_not_evaluated_unless_asked_for() {
+        let all = || clips().unwrap();
+        let (evaluated, heard) = divided(all(), Some("half")).unwrap();
+        assert_eq!((evaluated.len(), heard.len()), (92 + 24, 92));
+        assert!(evaluated.iter().all(|clip| !heard.contains(&clip.path)));
+        assert_eq!(divided(all(), Some("all")).unwrap().1.len(), all().len());
+        assert!(divided(all(), None).unwrap().1.is_empty() && divided(all(), Some("third")).is_err());
+        let names =
+            Bench::new(PathBuf::new(), None, heard).variants.iter().map(Variant::name).collect::<Vec<_>>();
+        assert_eq!(names[..4], ["f32", "f16", "q8_0 exact", "q8_0 exact calibrated"]);
     }
 
     #[test]

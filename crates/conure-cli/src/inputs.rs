@@ -4,7 +4,7 @@ use crate::args::{TranscribeArgs, is_stdin};
 use crate::failure::Failure;
 use crate::manifest::{self, Entry};
 use crate::output::shown;
-use conure::FileClip;
+use conure::{AudioOptions, FileClip};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -81,6 +81,30 @@ pub fn collect(args: &TranscribeArgs) -> Result<Inputs, Failure> {
         }
     }
     Ok(inputs)
+}
+
+/// The recordings at these paths: files, and all audio in folders.
+///
+/// # Errors
+/// A folder that cannot be read, or has no audio in it.
+pub fn recordings(paths: &[PathBuf]) -> Result<Vec<FileClip>, Failure> {
+    let mut inputs = Inputs::default();
+    for path in paths {
+        if !path.is_dir() {
+            inputs.list.push(Input::file(path));
+            continue;
+        }
+        let before = inputs.list.len();
+        Walk::default().folder(path, Path::new(""), &mut inputs);
+        if let Some(failure) = inputs.failures.pop() {
+            return Err(failure);
+        }
+        if inputs.list.len() == before {
+            let failure = Failure::new(format!("nothing to hear in {}", shown(path)));
+            return Err(failure.reason("no file in it, or in its folders, is audio"));
+        }
+    }
+    Ok(inputs.list.iter().map(|input| input.clip(&AudioOptions::default())).collect())
 }
 
 /// Extensions of audio files, and of video files whose sound is read.

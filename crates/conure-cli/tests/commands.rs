@@ -1,5 +1,5 @@
 //! The other commands as a user meets them.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
 
@@ -393,6 +393,46 @@ fn the_guide_names_every_option_and_no_other() {
             );
         }
     }
+}
+
+#[test]
+fn a_model_is_quantised_for_what_it_hears() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let model = root().join("crates/conure/model/parakeet-tiny-en-12m-tdt_ctc.gguf").display().to_string();
+    std::fs::create_dir(at("clips")).unwrap();
+    std::fs::write(at("clips/notes.txt"), "no audio").unwrap();
+    let quantize = |input: &str, to: &str, dtype: &str, recordings: &[&str]| {
+        let recordings = recordings.iter().flat_map(|path| ["--calibrate", path]);
+        run(conure().args(["quantize", input, &at(to), dtype]).args(recordings))
+    };
+    let (clips, small) = (at("clips"), at("small.gguf"));
+    let nothing = quantize(&model, "small.gguf", "q4_0", &[&clips]);
+    assert!(nothing.code == Some(1) && nothing.stderr.contains("nothing to hear"), "{}", nothing.stderr);
+    std::fs::copy(speech(), at("clips/speech.wav")).unwrap();
+    let ran = quantize(&model, "small.gguf", "q4_0", &[&clips, &at("clips/speech.wav")]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let line =
+        ran.stdout.lines().find(|l| l.starts_with("encoder.layers.3.self_attn.linear_v.weight")).unwrap();
+    let [.., nearest, products] = line.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{line}") };
+    assert!(products.parse::<f64>().unwrap() < nearest.parse::<f64>().unwrap(), "{line}");
+    assert!(ran.stdout.lines().next().unwrap().ends_with("nearest % products %"), "{}", ran.stdout);
+    assert_eq!(json(&["info", &small, "--json"])["calibrated_with"], 2);
+    assert!(conure_with(["info", &small]).stdout.contains("calibrated    with 2 recordings"));
+    let said = conure_with(["transcribe", "-m", &small, &speech().display().to_string()]);
+    assert!(said.stdout.contains("turning away her eyes"), "{}", said.stdout);
+    // A clip is not written over, what is small already is not made of, and f16 leaves nothing to choose.
+    std::fs::copy(speech(), at("clip.wav")).unwrap();
+    for (input, to, dtype, recording, code, says) in [
+        (&model, "clip.wav", "q4_0", at("clip.wav"), 2, "would be overwritten"),
+        (&small, "x.gguf", "q4_k", at("clip.wav"), 1, "is q4_0 already"),
+        (&model, "x.gguf", "bf16", at("clip.wav"), 1, "no choice of roundings"),
+        (&model, "x.gguf", "q8_0", at("not-there.wav"), 1, "not-there.wav"),
+    ] {
+        let ran = quantize(input, to, dtype, &[&recording]);
+        assert!(ran.code == Some(code) && ran.stderr.contains(says), "{to} {dtype}: {}", ran.stderr);
+    }
+    assert!(!std::path::Path::new(&at("x.gguf")).exists());
 }
 
 /// Whatever is read, by whichever option, is not written over.

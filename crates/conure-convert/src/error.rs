@@ -101,6 +101,14 @@ pub enum ConvertError {
         /// Why.
         reason: String,
     },
+    /// What the products of the model are made of could not be learnt.
+    #[error("{}: cannot calibrate: {source}", .path.display())]
+    Calibration {
+        /// The model.
+        path: PathBuf,
+        /// Why not.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The progress callback asked to stop.
     #[error("the conversion was cancelled; no file was written")]
     Cancelled,

@@ -13,6 +13,7 @@
 //!
 //! [`convert`] does it all, and [`quantise`] stores a GGUF file's weights in a smaller type; the modules are public for those who want a part.
 
+mod calibrate;
 pub mod config;
 mod convert;
 mod dequantise;
@@ -27,6 +28,7 @@ pub mod pickle;
 pub mod prepared;
 mod quantise;
 mod requantise;
+mod rounding;
 pub mod safetensors;
 pub mod schema;
 pub mod section;
@@ -36,6 +38,7 @@ pub mod tar;
 pub mod tokenizer;
 pub mod torch;
 
+pub use calibrate::{Calibrated, OnMoments, ProductError};
 pub use convert::{ConvertOptions, ConvertReport, OnProgress, Progress, convert, prepare};
 pub use error::ConvertError;
 pub use quantise::TargetType;

@@ -1,11 +1,12 @@
 //! GGUF to GGUF: the same model with its matrices in another type.
 
+use crate::calibrate::{self, Calibrated, Calibrator, ProductError, part};
 use crate::convert::{Counter, OnProgress, encode, finish, gguf_error, nothing, tensor_error};
 use crate::error::ConvertError;
 use crate::language;
 use crate::quantise::{Scope, TargetType, stored_as};
 use conure_gguf::{GgufFile, GgufTensor, GgufWriter};
-use conure_kernels::{KernelError, ThreadBudget, Threads};
+use conure_kernels::{Cpu, KernelError, ThreadBudget, Threads};
 use conure_tensor::{DType, quant, tensor_bytes};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -23,6 +24,8 @@ pub struct QuantiseOptions<'a> {
     pub keep: Vec<String>,
     /// Whether only those tensors are stored in another type that parakeet.cpp reads so.
     pub compatible: bool,
+    /// What the model's products are made of: then roundings are those that change products least, not each weight.
+    pub calibrated: Option<Calibrated<'a>>,
     /// The threads that encode; by default as many as the process may use.
     pub budget: ThreadBudget,
     /// Called before every tensor; `false` stops, and no file is written.
@@ -60,6 +63,8 @@ pub struct TensorChange {
     /// Root of the sum of squared differences to what was stored, as a part of that of the squares; `None` where nothing
     /// changed.
     pub error: Option<f64>,
+    /// What that does to its products, where it was calibrated.
+    pub products: Option<ProductError>,
     /// Why its type is not the one asked for, where it was meant.
     pub note: Option<String>,
 }
@@ -69,6 +74,10 @@ pub struct TensorChange {
 /// of products, also of pointwise convolutions, of the LSTM, of joint and CTC head, of experts, and the embedding; not norms,
 /// biases, routers, and convolutions over several places. A matrix whose rows do not fill the type's blocks takes the next
 /// best type, and one that is small already stays as it is. The output appears when it is complete.
+///
+/// Each weight goes to its nearest value, unless [`QuantiseOptions::calibrated`] says what the matrices are multiplied with: then a
+/// row's weights make up for each other's errors, so that its products change least, and a key tells of it. Such a row is never
+/// worse in that than with the nearest values.
 ///
 /// # Errors
 /// [`ConvertError`]: also if nothing would change, if a pattern of [`QuantiseOptions::keep`] fits no tensor, or if
@@ -84,6 +93,12 @@ pub fn quantise(
         let name = options.target.dtype().name();
         return refuse(format!(
             "parakeet.cpp reads no {name}: choose f16, q8_0, q4_0, q5_0, q4_k, q5_k or q6_k, or do without compatibility"
+        ));
+    }
+    if options.calibrated.is_some() && !options.target.dtype().is_quantised() {
+        let name = options.target.dtype().name();
+        return refuse(format!(
+            "{name} leaves no choice of roundings to calibrate: choose q8_0 or smaller, or do without"
         ));
     }
     // Types, pipes and folders are told apart by the reader of all inputs.
@@ -103,6 +118,10 @@ pub(crate) fn rewrite(
     let architecture = file.meta().str("general.architecture").map_err(|e| gguf(&e))?;
     let scope = scope(input, architecture, options.compatible)?;
     let language = scope == Scope::Language;
+    if language && options.calibrated.is_some() {
+        let reason = "it is a language model, and only speech models are calibrated: do without".into();
+        return Err(ConvertError::Input { path: input.into(), reason });
+    }
     let arch = match file.meta().opt_str("parakeet.arch").map_err(|e| gguf(&e))? {
         _ if language => architecture.to_owned(),
         arch => arch.unwrap_or_default().to_owned(),
@@ -112,7 +131,8 @@ pub(crate) fn rewrite(
         let kept: Vec<_> = tensors.into_iter().filter_map(|t| Some((t.name, t.note?))).collect();
         return Err(nothing(input, options.target, &kept));
     }
-    let threads = options.budget.threads(None).map_err(|e| no_threads(input, e))?;
+    let cpu = Cpu::within(&options.budget, None).map_err(|e| no_threads(input, e))?;
+    let calibrator = options.calibrated.map(|calibrated| Calibrator::new(&cpu, input, calibrated));
     let counter = Counter::new(tensors.len(), options.progress);
     let errors = RefCell::new(vec![None; tensors.len()]);
     let mut writer = GgufWriter::new();
@@ -120,23 +140,41 @@ pub(crate) fn rewrite(
     if file.meta().contains(FILE_TYPE) {
         writer.meta(FILE_TYPE, file_type(&tensors));
     }
+    match &options.calibrated {
+        Some(calibrated) => {
+            writer.meta(calibrate::KEY, u32::try_from(calibrated.recordings).unwrap_or(u32::MAX))
+        }
+        // What was said of the input's roundings is not true of these.
+        None => writer.without_meta(calibrate::KEY),
+    };
     meta(&mut writer);
     for (i, change) in tensors.iter().enumerate() {
         let tensor = file.tensor(&change.name).map_err(|e| gguf(&e))?;
-        let (counter, errors, threads) = (&counter, &errors, &threads);
+        let (counter, errors, threads, calibrator) = (&counter, &errors, cpu.threads(), &calibrator);
         writer.tensor_with(&change.name, change.to, &change.shape, move |out| {
             counter.step(&change.name)?;
             if change.from == change.to {
                 return Ok(out.write_all(tensor.data)?);
             }
-            errors.borrow_mut()[i] = Some(stored_anew(threads, input, &tensor, change.to, out)?);
+            let moments = match calibrator {
+                Some(calibrator) => calibrator.moments(&tensor, change.to, &change.shape)?,
+                None => None,
+            };
+            errors.borrow_mut()[i] = Some(match (calibrator, moments) {
+                (Some(calibrator), Some(moments)) => {
+                    let (error, products) = calibrator.write(&tensor, change.to, &moments, out)?;
+                    (error, Some(products))
+                }
+                _ => (stored_anew(threads, input, &tensor, change.to, out)?, None),
+            });
             Ok(())
         });
     }
     let bytes_after = finish(writer, output)?;
     let mut tensors = tensors;
-    for (tensor, error) in tensors.iter_mut().zip(errors.into_inner()) {
-        tensor.error = error;
+    for (tensor, errors) in tensors.iter_mut().zip(errors.into_inner()) {
+        let Some((error, products)) = errors else { continue };
+        (tensor.error, tensor.products) = (Some(error), products);
     }
     Ok(QuantiseReport { arch, tensors, bytes_before: file.map().bytes().len() as u64, bytes_after })
 }
@@ -229,6 +267,7 @@ fn changes(
             bytes_before: before,
             bytes_after: after,
             error: None,
+            products: None,
             note: stored.note,
         });
     }
@@ -272,14 +311,14 @@ fn stored_anew(
         }
         out.write_all(&bytes)?;
     }
-    Ok(if error == 0.0 { 0.0 } else { (error / size).sqrt() })
+    Ok(part(error, size))
 }
 
 /// Blocks that are worth a task of their own: the search for the scales of Q4_K takes 50 ns a value.
 const PIECE: usize = 256;
 
 /// Encodes pieces on all threads.
-fn encode_on_all(
+pub(crate) fn encode_on_all(
     threads: &Threads,
     input: &Path,
     name: &str,

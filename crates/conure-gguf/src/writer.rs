@@ -234,6 +234,12 @@ impl<'a> GgufWriter<'a> {
         self
     }
 
+    /// Leaves out a metadata value that was added.
+    pub fn without_meta(&mut self, key: &str) -> &mut Self {
+        self.meta.retain(|(k, _)| k != key);
+        self
+    }
+
     /// Adds all metadata of another file, byte for byte.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use crate::backend::{Executions, Piece, PieceCall};
 use crate::error::GraphError;
 use crate::graph::Graph;
-use crate::observe::Watch;
+use crate::observe::{Memory, Watch};
 use crate::plan::{Operand, Plan, Source, Step, StepKind};
 use crate::states::{States, append, commit};
 use crate::tiles::{Tile, TileSteps};
@@ -64,7 +64,8 @@ pub(crate) fn execute(
             StepKind::Tiles(_) => {}
         }
         if let Some(watch) = &mut run.watch {
-            watch.end(graph, step, begun);
+            let memory = Memory { base, inputs, arena: run.arena, states: run.states };
+            watch.end(graph, step, begun, memory);
         }
     }
     Ok(())
@@ -254,7 +255,7 @@ fn copy_step(
 }
 
 /// The tensor of an operand while nothing is written to the arena.
-fn read<'a>(
+pub(crate) fn read<'a>(
     graph: &'a Graph,
     of: &str,
     operand: &'a Operand,

@@ -242,6 +242,20 @@ impl Graph {
         self.values.get(id.index())
     }
 
+    /// The products with weights that a node makes: the weight's name, and the value and number of the input that it is
+    /// multiplied with.
+    pub fn products<'a>(&'a self, node: &'a Node) -> impl Iterator<Item = (&'a str, ValueId, usize)> + 'a {
+        let pairs = match &node.op {
+            NodeOp::Op(op) => op.products(),
+            _ => &[],
+        };
+        pairs.iter().filter_map(|&(x, w)| {
+            let (x_id, w) = (*node.inputs.get(x)?, self.value(*node.inputs.get(w)?)?);
+            let name = w.name.as_deref().filter(|_| matches!(w.def, Def::Weight(_)))?;
+            Some((name, x_id, x))
+        })
+    }
+
     /// Inputs: name and type.
     pub fn inputs(&self) -> impl Iterator<Item = (&str, &ValueType)> + '_ {
         self.inputs.iter().map(|v| {

@@ -1,8 +1,11 @@
 //! Watching a run: who is told of each step, for progress and for profiles.
 
-use crate::graph::{Graph, Node};
+use crate::cpu::{InputRef, read};
+use crate::graph::{Graph, Node, ValueId};
 use crate::plan::{Operand, Plan, Source, Step, StepKind};
-use conure_tensor::tensor_bytes;
+use crate::states::States;
+use conure_device::arena::AlignedBytes;
+use conure_tensor::{TensorView, tensor_bytes};
 use smallvec::SmallVec;
 use std::fmt;
 use std::time::Instant;
@@ -51,6 +54,22 @@ pub struct StepDone<'a> {
     /// What the step took, if [`Observer::wants_time`].
     pub nanos: Option<u64>,
     step: &'a Step,
+    memory: Memory<'a>,
+}
+
+/// Where the operands of a step are that is done.
+#[derive(Clone, Copy)]
+pub(crate) struct Memory<'a> {
+    pub base: usize,
+    pub inputs: &'a [InputRef<'a>],
+    pub arena: &'a AlignedBytes,
+    pub states: &'a States,
+}
+
+impl fmt::Debug for Memory<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Memory")
+    }
 }
 
 impl StepDone<'_> {
@@ -63,6 +82,22 @@ impl StepDone<'_> {
     /// [`Op::moves`](conure_ops::Op::moves).
     pub fn bytes(&self) -> u64 {
         bytes(self.step)
+    }
+
+    /// What the step read as input `at`; `None` where it wrote its output over that, or where it is a weight that is packed.
+    pub fn input(&self, at: usize) -> Option<TensorView<'_>> {
+        let operand = self.step.inputs.get(at)?;
+        if matches!(operand.source, Source::Packed(_) | Source::InPlace) {
+            return None;
+        }
+        let Memory { base, inputs, arena, states } = self.memory;
+        read(self.graph, &self.node.path, operand, base, inputs, (arena, states)).ok()
+    }
+
+    /// The products with weights that the step made: the weight's name, and the value and number of the input that it was
+    /// multiplied with.
+    pub fn products(&self) -> impl Iterator<Item = (&str, ValueId, usize)> {
+        self.graph.products(self.node)
     }
 }
 
@@ -137,13 +172,13 @@ impl<'a> Watch<'a> {
         self.timed.then(Instant::now)
     }
 
-    /// Tells of the step that began at `begun`.
-    pub(crate) fn end(&mut self, graph: &Graph, step: &Step, begun: Option<Instant>) {
+    /// Tells of the step that began at `begun` and whose operands are in `memory`.
+    pub(crate) fn end(&mut self, graph: &Graph, step: &Step, begun: Option<Instant>, memory: Memory<'_>) {
         let nanos = begun.map(|b| u64::try_from(b.elapsed().as_nanos()).unwrap_or(u64::MAX));
         self.done += step_cost(step);
         let (done, total, index) = (self.done, self.total, step.node);
         if let Some(node) = graph.nodes.get(index) {
-            self.observer.step(&StepDone { graph, node, index, done, total, nanos, step });
+            self.observer.step(&StepDone { graph, node, index, done, total, nanos, step, memory });
         }
     }
 }

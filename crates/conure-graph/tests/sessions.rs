@@ -221,6 +221,44 @@ fn an_observer_is_told_of_every_step() {
     session.run(&bindings, &inputs).unwrap();
 }
 
+/// Keeps the inputs of products with weights, by the weight.
+#[derive(Debug, Default)]
+struct Products(std::sync::Mutex<Vec<(String, Vec<f32>)>>);
+
+impl Observer for Products {
+    fn step(&self, step: &StepDone<'_>) {
+        for (weight, _, at) in step.products() {
+            let x = step.input(at).unwrap().as_slice::<f32>().unwrap().to_vec();
+            self.0.lock().unwrap().push((weight.to_owned(), x));
+            assert!(step.input(1).is_none() && step.input(9).is_none(), "a packed weight is no tensor");
+        }
+    }
+}
+
+#[test]
+fn an_observer_sees_what_weights_are_multiplied_with() {
+    let weights = MemoryWeights::new().with("a", noise(1, &[16, 16])).with("b", noise(2, &[16, 16]));
+    let mut g = GraphBuilder::new(Weights::new(Arc::new(weights)));
+    let x = g.input("x", rows_of(16));
+    let linear = Linear { activation: Activation::None, bias: false, residual: None };
+    let (a, b) = (g.weight("a", &[16, 16]).unwrap(), g.weight("b", &[16, 16]).unwrap());
+    let hidden = g.apply(linear.clone(), &[x, a]).unwrap();
+    let relu = g.apply(Unary { kind: UnaryKind::Relu }, &[hidden]).unwrap();
+    let y = g.apply(linear, &[relu, b]).unwrap();
+    g.name(relu, "relu");
+    g.output("y", y);
+    let mut session = Session::new(Program::new(g.finish().unwrap()), cpu(2)).unwrap();
+    let (x, bindings) = (noise(3, &[2, 9, 16]), Bindings::new().with(B, 2).with(T, 9));
+    let outputs = session.run_capturing(&bindings, &[("x", x.view())], &["relu"]).unwrap();
+    let relu = outputs.get("relu").unwrap().as_slice::<f32>().unwrap().to_vec();
+    let seen = Arc::new(Products::default());
+    session.set_observer(Some(seen.clone()));
+    // Without a capture the places of values are used again as soon as may be.
+    session.run(&bindings, &[("x", x.view())]).unwrap();
+    let of_x = x.view().as_slice::<f32>().unwrap().to_vec();
+    assert_eq!(*seen.0.lock().unwrap(), [("a".to_owned(), of_x), ("b".to_owned(), relu)]);
+}
+
 #[test]
 fn missing_and_misshapen_weights_are_named() {
     let weights = Weights::new(Arc::new(MemoryWeights::new().with("a.weight", noise(1, &[2, 3, 1]))));

@@ -33,6 +33,7 @@ pub mod gemm;
 pub mod im2col;
 pub mod lstm;
 pub mod matmul;
+pub mod moments;
 pub mod permute;
 pub mod positions;
 pub mod rms_norm;

@@ -157,6 +157,11 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         inputs.iter().chain(outputs).sum()
     }
 
+    /// The products of an input's rows with a weight that it makes: places of x `[..., K]` and of w `[N, K]` among the inputs.
+    fn products(&self) -> &'static [(usize, usize)] {
+        &[]
+    }
+
     /// Its CPU side, if it has one.
     fn cpu(&self) -> Option<&dyn CpuOp> {
         None

@@ -6,6 +6,7 @@ use crate::error::SpeechError;
 use crate::options::{Decoder, RecogniseOptions};
 use crate::progress::Watching;
 use crate::recogniser::{Recogniser, Recognition};
+use crate::timing::Head;
 use conure_graph::Observer;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -83,6 +84,29 @@ impl Recogniser {
         let mut worker = self.take_worker()?;
         let watch = Watching { part: None, observer: Some(observer) };
         self.encode(&mut worker, &[samples], options, &[head.capture()], watch)?;
+        self.give_back(worker);
+        Ok(())
+    }
+
+    /// Runs the encoder with all its heads on a clip, and then the transducer if the model has one, for `observer`, which is told of
+    /// every step.
+    ///
+    /// # Errors
+    /// As [`Recogniser::recognise`].
+    pub fn observe(
+        &self,
+        samples: &[f32],
+        options: &RecogniseOptions,
+        observer: &Arc<dyn Observer>,
+    ) -> Result<(), SpeechError> {
+        let heads = self.heads();
+        let captures: Vec<&str> = heads.iter().map(|head| head.capture()).collect();
+        let mut worker = self.take_worker()?;
+        let watch = Watching { part: None, observer: Some(observer) };
+        let encoded = self.encode(&mut worker, &[samples], options, &captures, watch)?;
+        if let Some(&head) = heads.iter().find(|head| **head != Head::Ctc) {
+            self.decode(&mut worker, &encoded, head, options, watch)?;
+        }
         self.give_back(worker);
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Why something did not work.
 
+use crate::calibrate::CalibrationError;
 use conure_audio::error::AudioError;
 use conure_gguf::GgufError;
 use conure_graph::openvino::VariableError;
@@ -45,6 +46,9 @@ pub enum Error {
         /// The start asked for.
         start: f64,
     },
+    /// What a model's products are made of could not be learnt.
+    #[error(transparent)]
+    Calibration(#[from] CalibrationError),
     /// Something panicked, which is a fault of this library; the rest of the work goes on.
     #[error("a fault in this program; please report it, with the recording")]
     Fault,

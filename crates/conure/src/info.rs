@@ -23,6 +23,8 @@ pub struct ModelInfo {
     pub parameters: u64,
     /// Tensors and bytes of each type.
     pub dtypes: BTreeMap<String, DtypeInfo>,
+    /// `quantize.calibration.recordings`: recordings that the weights were rounded for.
+    pub calibrated_with: Option<u32>,
     /// The decoders: `tdt`, `rnnt`, `ctc`; the default first.
     pub decoders: Vec<String>,
     /// Sizes of the encoder.
@@ -139,6 +141,7 @@ impl ModelInfo {
             file_bytes: file.map().len() as u64,
             parameters,
             dtypes,
+            calibrated_with: file.meta().opt_u32("quantize.calibration.recordings").ok().flatten(),
             decoders,
             encoder: encoder_info(config),
             transducer: config.transducer.as_ref().map(|t| TransducerInfo {

@@ -5,6 +5,7 @@
 
 pub mod audio;
 mod bench;
+mod calibrate;
 mod conv_bench;
 mod embedded;
 mod error;
@@ -22,6 +23,7 @@ mod vad;
 
 pub use audio::{AudioOptions, AudioSource, Recording, Samples};
 pub use bench::{BatchBench, Bench, Times, roofline};
+pub use calibrate::{Calibration, CalibrationError, CalibrationOptions};
 pub use conure_audio::decode::DecodeOptions;
 pub use conure_audio::vad::SpanOptions;
 pub use conure_device::new_file::NewFile;

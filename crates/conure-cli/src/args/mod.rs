@@ -226,9 +226,12 @@ impl From<WeightType> for TargetType {
 #[command(after_help = "Examples:\n  \
     conure quantize parakeet.gguf parakeet-q8.gguf q8_0\n  \
     conure quantize parakeet.gguf parakeet-q4.gguf q4_k --keep 'joint.*' --keep '*embed*'\n  \
-    conure quantize parakeet.gguf for-parakeet-cpp.gguf q6_k --compatible\n\n\
+    conure quantize parakeet.gguf for-parakeet-cpp.gguf q6_k --compatible\n  \
+    conure quantize parakeet.gguf parakeet-q4.gguf q4_k --calibrate recordings/\n\n\
     The table gives for each tensor its size and the root of its relative squared error. A matrix whose rows do not fill \
-    blocks of 256 takes q5_0 instead of q4_k, q5_1 instead of q5_k, q8_0 instead of q6_k; other tensors stay as they are.")]
+    blocks of 256 takes q5_0 instead of q4_k, q5_1 instead of q5_k, q8_0 instead of q6_k; other tensors stay as they are. With \
+    --calibrate it also gives the error of the tensor's products with what the model heard, with each weight at its nearest \
+    value and as it was stored; some minutes of speech such as the model is to hear are enough.")]
 pub struct QuantizeArgs {
     /// The model, a GGUF file
     #[arg(value_name = "IN.gguf")]
@@ -245,6 +248,11 @@ pub struct QuantizeArgs {
     /// Tensors to leave as they are: a name in which `*` stands for any letters and `?` for one; may be given several times
     #[arg(long, value_name = "PATTERN")]
     pub keep: Vec<String>,
+
+    /// Recordings, or folders of them, that a speech model hears first, so that weights are rounded as changes the products with
+    /// what it hears least; may be given several times
+    #[arg(long, value_name = "AUDIO")]
+    pub calibrate: Vec<PathBuf>,
 
     /// Store only those tensors in another type that parakeet.cpp reads so
     #[arg(long)]

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// # Errors
 /// What is wrong with the input or the output.
 pub fn run(args: &ConvertArgs, cancel: &Arc<AtomicBool>) -> Result<(), Failure> {
-    let report = writing("convert", &args.input, &args.output, args.quiet, cancel, |progress| {
+    let report = writing("convert", &args.input, &args.output, args.quiet, cancel, |progress, _| {
         let options = ConvertOptions {
             dtype: args.dtype.into(),
             name: args.name.clone(),
@@ -30,7 +30,8 @@ pub fn run(args: &ConvertArgs, cancel: &Arc<AtomicBool>) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Does `work`, which makes `output` of `input`, under a bar and until `cancel` is set. `verb` is what it does, for messages.
+/// Does `work`, which makes `output` of `input`, under a bar, whose message it may set, and until `cancel` is set. `verb` is what it
+/// does, for messages.
 ///
 /// # Errors
 /// An output that cannot be one; what `work` says.
@@ -40,20 +41,22 @@ pub(super) fn writing<T>(
     output: &Path,
     quiet: bool,
     cancel: &AtomicBool,
-    work: impl FnOnce(OnProgress<'_>) -> Result<T, ConvertError>,
+    work: impl FnOnce(OnProgress<'_>, &ProgressBar) -> Result<T, ConvertError>,
 ) -> Result<T, Failure> {
     if let Some(reason) = unusable(output) {
         return Err(Failure::usage(format!("cannot write {}", shown(output))).reason(reason));
     }
     let bar = bar(quiet);
-    let result = work(&|at: &Progress<'_>| {
+    let told = |at: &Progress<'_>| {
         bar.set_length(at.total as u64);
         bar.set_position(at.done as u64);
         !cancel.load(Ordering::Relaxed)
-    });
+    };
+    let result = work(&told, &bar);
     bar.finish_and_clear();
     result.map_err(|error| match error {
         ConvertError::Cancelled => Failure::interrupted(),
+        ConvertError::Calibration { .. } if cancel.load(Ordering::Relaxed) => Failure::interrupted(),
         error => Failure::new(format!("cannot {verb} {}", shown(input))).because(error),
     })
 }
@@ -73,7 +76,7 @@ fn bar(quiet: bool) -> ProgressBar {
     if quiet {
         return ProgressBar::hidden();
     }
-    crate::terminal::bar(None, "converting {bar:32} {pos}/{len} tensors {elapsed:>4}")
+    crate::terminal::bar(None, "converting {bar:32} {pos}/{len} tensors {elapsed:>4} {msg}")
 }
 
 fn summary(output: &Path, report: &ConvertReport) -> String {

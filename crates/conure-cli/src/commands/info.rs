@@ -77,13 +77,15 @@ fn as_text(info: &ModelInfo) -> String {
         ("architecture", format!("{} ({})", info.architecture, info.label)),
         ("parameters", format!("{:.1} M", info.parameters as f64 / 1e6)),
         ("types", types(&info.dtypes)),
+    ];
+    rows.extend(info.calibrated_with.map(|n| ("calibrated", format!("with {n} recordings"))));
+    let subsampling =
+        format!("by {}, {} channels", info.encoder.subsampling_factor, info.encoder.subsampling_channels);
+    rows.extend([
         ("decoders", info.decoders.join(", ")),
         ("encoder", encoder(&info.encoder)),
-        (
-            "subsampling",
-            format!("by {}, {} channels", info.encoder.subsampling_factor, info.encoder.subsampling_channels),
-        ),
-    ];
+        ("subsampling", subsampling),
+    ]);
     rows.extend(info.transducer.as_ref().map(|t| ("transducer", transducer(t))));
     rows.push(("tokenizer", format!("{}, {} tokens", info.tokenizer.kind, info.tokenizer.vocab_size)));
     rows.push((

@@ -4,8 +4,11 @@ use super::convert::writing;
 use super::{megabytes, model};
 use crate::args::QuantizeArgs;
 use crate::failure::Failure;
-use crate::output::to_stdout;
-use conure_convert::{QuantiseOptions, QuantiseReport, TensorChange, quantise};
+use crate::inputs::recordings;
+use crate::output::{Inputs, to_stdout};
+use conure::{Calibration, CalibrationOptions, FileClip, ThreadBudget};
+use conure_convert::{Calibrated, ConvertError, QuantiseOptions, QuantiseReport, TensorChange, quantise};
+use indicatif::ProgressBar;
 use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -13,17 +16,35 @@ use std::sync::atomic::AtomicBool;
 /// Stores a model's weights in a smaller type, and says what that costs.
 ///
 /// # Errors
-/// What is wrong with the input or the output; nothing that would change.
+/// What is wrong with the input, the recordings or the output; nothing that would change.
 pub fn run(args: &QuantizeArgs, cancel: &Arc<AtomicBool>) -> Result<(), Failure> {
-    let report = writing("quantise", &args.input, &args.output, args.quiet, cancel, |progress| {
+    let budget = model::threads(args.threads);
+    let clips = recordings(&args.calibrate)?;
+    let read = clips.iter().fold(Inputs::default(), |read, clip| read.with("a recording", &clip.path));
+    read.spare(&args.output, "give another name")?;
+    let count = clips.len();
+    let report = writing("quantise", &args.input, &args.output, args.quiet, cancel, |progress, bar| {
         let options = QuantiseOptions {
             target: args.dtype.into(),
             keep: args.keep.clone(),
             compatible: args.compatible,
-            budget: model::threads(args.threads),
+            budget: budget.clone(),
             progress: Some(progress),
+            ..QuantiseOptions::default()
         };
-        quantise(&args.input, &args.output, &options)
+        if clips.is_empty() {
+            return quantise(&args.input, &args.output, &options);
+        }
+        let failed =
+            |e: conure::Error| ConvertError::Calibration { path: args.input.clone(), source: e.into() };
+        let calibration = calibration(args, clips, &budget, cancel, bar).map_err(failed)?;
+        let moments = |tensor: &str| {
+            let found = calibration.moments(tensor);
+            bar.set_message("");
+            Ok(found?)
+        };
+        let calibrated = Some(Calibrated { recordings: count, moments: &moments });
+        quantise(&args.input, &args.output, &QuantiseOptions { calibrated, ..options })
     })?;
     let text = match (args.json, args.quiet) {
         (true, _) => format!("{:#}\n", as_json(&report)),
@@ -31,6 +52,24 @@ pub fn run(args: &QuantizeArgs, cancel: &Arc<AtomicBool>) -> Result<(), Failure>
         (false, false) => as_text(&report),
     };
     to_stdout(|out| out.write_all(text.as_bytes())).map(|_| ())
+}
+
+/// What the model is to hear, told on `bar`.
+fn calibration(
+    args: &QuantizeArgs,
+    clips: Vec<FileClip>,
+    budget: &ThreadBudget,
+    cancel: &Arc<AtomicBool>,
+    bar: &ProgressBar,
+) -> Result<Calibration, conure::Error> {
+    let bar = bar.clone();
+    let told = move |done: usize, all: usize| bar.set_message(format!("hearing {} of {all}", done + 1));
+    let options = CalibrationOptions {
+        budget: budget.clone(),
+        cancel: Some(cancel.clone()),
+        progress: Some(Arc::new(told)),
+    };
+    Calibration::new(&args.input, clips, options)
 }
 
 fn as_json(report: &QuantiseReport) -> serde_json::Value {
@@ -46,6 +85,7 @@ fn as_json(report: &QuantiseReport) -> serde_json::Value {
                 "bytes_before": t.bytes_before,
                 "bytes_after": t.bytes_after,
                 "error": t.error,
+                "products": t.products.map(|p| json!({ "nearest": p.nearest, "stored": p.stored })),
                 "note": t.note,
             })
         })
@@ -63,9 +103,17 @@ fn as_text(report: &QuantiseReport) -> String {
     let shown: Vec<&TensorChange> =
         report.tensors.iter().filter(|t| t.from != t.to || t.note.is_some()).collect();
     let width = shown.iter().map(|t| t.name.len()).max().unwrap_or(0);
+    let calibrated = shown.iter().any(|t| t.products.is_some());
     let mut text = format!(
-        "{:width$} {:>12} {:>5} {:>5} {:>10} {:>10} {:>8}\n",
-        "tensor", "shape", "from", "to", "kB before", "kB after", "error %"
+        "{:width$} {:>12} {:>5} {:>5} {:>10} {:>10} {:>8}{}\n",
+        "tensor",
+        "shape",
+        "from",
+        "to",
+        "kB before",
+        "kB after",
+        "error %",
+        if calibrated { format!(" {:>10} {:>10}", "nearest %", "products %") } else { String::new() }
     );
     for t in &shown {
         let shape = t.shape.iter().map(ToString::to_string).collect::<Vec<_>>().join("x");
@@ -76,6 +124,11 @@ fn as_text(report: &QuantiseReport) -> String {
             "{:width$} {shape:>12} {from:>5} {to:>5} {before:>10.1} {after:>10.1} {error:>8}",
             t.name
         ));
+        match t.products {
+            Some(p) => text.push_str(&format!(" {:>10.3} {:>10.3}", 100.0 * p.nearest, 100.0 * p.stored)),
+            None if calibrated => text.push_str(&format!(" {:>10} {:>10}", "-", "-")),
+            None => {}
+        }
         if let Some(note) = &t.note {
             text.push_str(&format!("  {note}"));
         }
@@ -107,6 +160,7 @@ mod tests {
             bytes_before: 8192,
             bytes_after: if to == DType::F32 { 8192 } else { 2176 },
             error,
+            products: None,
             note: note.map(Into::into),
         };
         let report = QuantiseReport {

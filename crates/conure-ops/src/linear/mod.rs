@@ -121,6 +121,10 @@ impl Op for Linear {
         2.0 * elements(inputs, 0) * dims(inputs, 1).first().map_or(1.0, |&n| n as f64)
     }
 
+    fn products(&self) -> &'static [(usize, usize)] {
+        &[(0, 1)]
+    }
+
     fn decompose(&self, inputs: &[&ValueType]) -> Result<Option<Decomposition>, OpError> {
         if self.activation == Activation::None && self.residual.is_none() {
             return Ok(None);

@@ -111,6 +111,10 @@ impl Op for LstmCell {
         2.0 * batch * weights + 9.0 * elements(outputs, 0)
     }
 
+    fn products(&self) -> &'static [(usize, usize)] {
+        if self.projected { &[(1, 3)] } else { &[(0, 3), (1, 4)] }
+    }
+
     fn decompose(&self, inputs: &[&ValueType]) -> Result<Option<Decomposition>, OpError> {
         let mut d = Decomposition::new(inputs);
         let [x, h, c, w_ih, b_ih] = [0, 1, 2, 3, 5].map(Part::Input);

@@ -13,6 +13,7 @@
 //! Decoding takes every byte as it is: a scale of infinity or NaN gives infinities and NaN.
 
 pub mod affine;
+pub mod grid;
 pub mod iq4_nl;
 pub mod mxfp4;
 pub mod parts;

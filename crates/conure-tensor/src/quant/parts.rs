@@ -1,7 +1,7 @@
 //! What a block of any format holds, taken apart: for kernels that lay weights out anew.
 
-use super::affine::scale_min;
-use super::{BlockIQ4_NL, BlockMXFP4, five_bits, iq4_nl, mxfp4, q6_k};
+use super::affine::{pack_scales_mins, scale_min};
+use super::{BlockIQ4_NL, BlockMXFP4, five_bits, iq4_nl, mxfp4, pack_five_bits, q6_k};
 use super::{BlockQ4_0, BlockQ4_1, BlockQ4_K, BlockQ5_0, BlockQ5_1, BlockQ5_K, BlockQ6_K, BlockQ8_0};
 use crate::DType;
 use bytemuck::Pod;
@@ -144,6 +144,33 @@ impl Parts {
         Some(parts)
     }
 
+    /// The block of `dtype` with these parts: the inverse of [`Parts::of`]; `None` for types that have none.
+    pub fn block(&self, dtype: DType) -> Option<Vec<u8>> {
+        let q = self.q.first_chunk()?;
+        let mut scales = [0; 8];
+        scales.copy_from_slice(&self.scales[..8]);
+        let packed = pack_scales_mins(&scales, &self.mins);
+        Some(match dtype {
+            DType::Q8_0 => bytes(&BlockQ8_0 { d: self.d, qs: q.map(|q| q as i8) }),
+            DType::Q4_0 => bytes(&BlockQ4_0 { d: self.d, qs: in_nibbles(q) }),
+            DType::Q4_1 => bytes(&BlockQ4_1 { d: self.d, m: self.m, qs: in_nibbles(q) }),
+            DType::Q5_0 => {
+                let (qs, qh) = pack_five_bits(q);
+                bytes(&BlockQ5_0 { d: self.d, qh, qs })
+            }
+            DType::Q5_1 => {
+                let (qs, qh) = pack_five_bits(q);
+                bytes(&BlockQ5_1 { d: self.d, m: self.m, qh, qs })
+            }
+            DType::Q4_K => bytes(&BlockQ4_K::of(self.d, self.m, packed, &self.q)),
+            DType::Q5_K => bytes(&BlockQ5_K::of(self.d, self.m, packed, &self.q)),
+            DType::Q6_K => bytes(&BlockQ6_K::of(self.d, self.scales.map(|s| s as i8), &self.q)),
+            DType::IQ4_NL => bytes(&BlockIQ4_NL { d: self.d, qs: in_nibbles(q) }),
+            DType::MXFP4 => bytes(&BlockMXFP4 { e: self.d[0], qs: in_nibbles(q) }),
+            _ => return None,
+        })
+    }
+
     fn six_bit_scales(&mut self, packed: &[u8; 12]) {
         for j in 0..8 {
             (self.scales[j], self.mins[j]) = scale_min(packed, j);
@@ -153,6 +180,15 @@ impl Parts {
 
 fn read<B: Pod>(bytes: &[u8]) -> Option<B> {
     bytemuck::try_pod_read_unaligned(bytes).ok()
+}
+
+fn bytes<B: Pod>(block: &B) -> Vec<u8> {
+    bytemuck::bytes_of(block).to_vec()
+}
+
+/// The inverse of [`nibbles`], of 32 elements.
+fn in_nibbles(q: &[u8; 32]) -> [u8; 16] {
+    std::array::from_fn(|j| q[j] & 15 | q[j + 16] << 4)
 }
 
 /// Byte j of `qs`: low nibble to element j, high nibble to element j + their number.
@@ -199,6 +235,7 @@ mod tests {
                 let mut expected = vec![0.0f32; layout.block];
                 decode(dtype, &bytes, &mut expected).unwrap();
                 let parts = Parts::of(dtype, &bytes).unwrap();
+                assert_eq!(parts.block(dtype).unwrap(), bytes, "{dtype}");
                 let d = if layout.exponents { mxfp4::scale(parts.d[0]) } else { f16_value(parts.d) };
                 let m = f16_value(parts.m);
                 for (i, &expected) in expected.iter().enumerate() {

@@ -42,6 +42,11 @@ impl BlockQ4_K {
     /// The block with the smallest weighted squared error among the trials of the format's search.
     pub fn encode(x: &[f32; LEN]) -> BlockQ4_K {
         let affine::Affine { d, dmin, scales, q } = affine::quantise(x, &SEARCH);
+        BlockQ4_K::of(d, dmin, scales, &q)
+    }
+
+    /// The block of these scales and quanta, which are below 16 and in the order of the elements.
+    pub(super) fn of(d: [u8; 2], dmin: [u8; 2], scales: [u8; 12], q: &[u8; LEN]) -> BlockQ4_K {
         let mut qs = [0; LEN / 2];
         for (qs, q) in qs.chunks_exact_mut(GROUP).zip(q.chunks_exact(2 * GROUP)) {
             for (l, byte) in qs.iter_mut().enumerate() {

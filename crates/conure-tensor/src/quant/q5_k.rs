@@ -45,6 +45,11 @@ impl BlockQ5_K {
     /// The block with the smallest weighted squared error among the trials of the format's search.
     pub fn encode(x: &[f32; LEN]) -> BlockQ5_K {
         let affine::Affine { d, dmin, scales, q } = affine::quantise(x, &SEARCH);
+        BlockQ5_K::of(d, dmin, scales, &q)
+    }
+
+    /// The block of these scales and quanta, which are below 32 and in the order of the elements.
+    pub(super) fn of(d: [u8; 2], dmin: [u8; 2], scales: [u8; 12], q: &[u8; LEN]) -> BlockQ5_K {
         let (mut qh, mut qs) = ([0; GROUP], [0; LEN / 2]);
         for (g, q) in q.chunks_exact(GROUP).enumerate() {
             let chunk = &mut qs[g / 2 * GROUP..][..GROUP];

@@ -75,6 +75,13 @@ impl BlockQ6_K {
         block
     }
 
+    /// The block of these scales and quanta, which are below 64 and in the order of the elements.
+    pub(super) fn of(d: [u8; 2], scales: [i8; LEN / GROUP], q: &[u8; LEN]) -> BlockQ6_K {
+        let mut block = BlockQ6_K { d, scales, ..BlockQ6_K::zeroed() };
+        block.pack(q);
+        block
+    }
+
     fn pack(&mut self, q: &[u8; LEN]) {
         let halves = self.ql.chunks_exact_mut(64).zip(self.qh.chunks_exact_mut(32)).zip(q.chunks_exact(128));
         for ((ql, qh), q) in halves {
