@@ -86,10 +86,15 @@ pub fn collect(args: &TranscribeArgs) -> Result<Inputs, Failure> {
 /// The recordings at these paths: files, and all audio in folders.
 ///
 /// # Errors
-/// A folder that cannot be read, or has no audio in it.
+/// Standard input, which can be read but once; a folder that cannot be read, or has no audio in it.
 pub fn recordings(paths: &[PathBuf]) -> Result<Vec<FileClip>, Failure> {
     let mut inputs = Inputs::default();
     for path in paths {
+        if is_stdin(path) {
+            return Err(Failure::usage(
+                "recordings are heard more than once: give files, not standard input",
+            ));
+        }
         if !path.is_dir() {
             inputs.list.push(Input::file(path));
             continue;

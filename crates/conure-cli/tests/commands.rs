@@ -428,6 +428,7 @@ fn a_model_is_quantised_for_what_it_hears() {
         (&small, "x.gguf", "q4_k", at("clip.wav"), 1, "is q4_0 already"),
         (&model, "x.gguf", "bf16", at("clip.wav"), 1, "no choice of roundings"),
         (&model, "x.gguf", "q8_0", at("not-there.wav"), 1, "not-there.wav"),
+        (&model, "x.gguf", "q8_0", "-".to_owned(), 2, "not standard input"),
     ] {
         let ran = quantize(input, to, dtype, &[&recording]);
         assert!(ran.code == Some(code) && ran.stderr.contains(says), "{to} {dtype}: {}", ran.stderr);

@@ -2,7 +2,7 @@
 
 use crate::convert::tensor_error;
 use crate::error::ConvertError;
-use crate::requantise::encode_on_all;
+use crate::requantise::{AT_ONCE, encode_on_all};
 use crate::rounding::{self, Rounded};
 use conure_gguf::GgufTensor;
 use conure_kernels::moments::{Factor, Moments};
@@ -39,9 +39,6 @@ pub struct ProductError {
 
 /// Tells that a file was calibrated, and with how many recordings.
 pub(crate) const KEY: &str = "quantize.calibration.recordings";
-
-/// Values in memory at once.
-const AT_ONCE: usize = 1 << 24;
 
 /// A model's matrices on their way into blocks.
 pub(crate) struct Calibrator<'a> {

@@ -281,7 +281,7 @@ fn changes(
 }
 
 /// Values of a tensor in memory at once, whole blocks of any type: 64 MiB of them, where an embedding may have 4 GB.
-const AT_ONCE: usize = 1 << 24;
+pub(crate) const AT_ONCE: usize = 1 << 24;
 
 /// Writes the tensor in another type; the error.
 fn stored_anew(
