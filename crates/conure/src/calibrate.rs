@@ -127,6 +127,8 @@ pub struct Calibration {
     /// Matrices in the order of the file.
     order: Vec<String>,
     kept: Mutex<HashMap<usize, Arc<Moments>>>,
+    /// Bytes of moments that are collected together.
+    at_once: usize,
 }
 
 impl Calibration {
@@ -170,6 +172,7 @@ impl Calibration {
             by_name: HashMap::new(),
             order: tensors.into_iter().map(|(name, _)| name).collect(),
             kept: Mutex::default(),
+            at_once: AT_ONCE,
         };
         for program in found.programs()? {
             found.look_at(program.graph());
@@ -235,7 +238,7 @@ impl Calibration {
                 continue;
             }
             bytes = bytes.saturating_add(Moments::bytes(self.sites[site].k));
-            if bytes > AT_ONCE && !group.is_empty() {
+            if bytes > self.at_once && !group.is_empty() {
                 break;
             }
             group.push(site);
@@ -332,5 +335,47 @@ impl Observer for Listener {
                 collected.failed = Some(error);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn what_is_learnt_does_not_depend_on_how_much_of_it_is_learnt_together() {
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        let clip = FileClip { path: root.join("samples/speech.wav"), ..FileClip::default() };
+        let model = root.join("tests/data/oracle/hybrid_tdt80.gguf");
+        let calibration = |at_once| {
+            let made = Calibration::new(&model, vec![clip.clone()], CalibrationOptions::default()).unwrap();
+            Calibration { at_once, ..made }
+        };
+        let (together, alone) = (calibration(AT_ONCE), calibration(1));
+        let cpu = together.model.recogniser().cpu().clone();
+        let first = "encoder.layers.0.feed_forward1.linear1.weight";
+        assert_eq!(together.group(together.order.first().unwrap()).len(), together.sites.len());
+        assert_eq!(alone.group(first).len(), 1);
+        for name in [
+            "encoder.pre_encode.out.weight",
+            first,
+            "encoder.layers.1.self_attn.linear_pos.weight",
+            "ctc_decoder.decoder_layers.0.weight",
+            // The predictor computes what it makes of a token once, and keeps it.
+            "decoder.prediction.dec_rnn.lstm.weight_ih_l0",
+            "decoder.prediction.dec_rnn.lstm.weight_hh_l0",
+            "joint.joint_net.2.weight",
+        ] {
+            let [a, b] = [&together, &alone].map(|c| c.moments(name).unwrap().unwrap());
+            assert!(a.rows() > 0 && a.rows() == b.rows(), "{name}: {} {}", a.rows(), b.rows());
+            let probe: Vec<f32> = (0..a.k()).map(|i| (i as f32).sin()).collect();
+            assert_eq!(a.changes(&cpu, &probe).unwrap(), b.changes(&cpu, &probe).unwrap(), "{name}");
+        }
+        // Query, key and value are multiplied with the same rows.
+        let of = |name: &str| together.by_name[&format!("encoder.layers.0.self_attn.{name}.weight")];
+        assert_eq!((of("linear_q"), of("linear_k")), (of("linear_k"), of("linear_v")));
+        assert_ne!(of("linear_q"), of("linear_out"));
     }
 }
