@@ -399,6 +399,7 @@ def main():
     parser.add_argument("--cpu-only", action="store_true", help="leave out Conure on OpenVINO")
     parser.add_argument("models", nargs="+", help="NAME.TYPE.gguf; the first is the f32 one that is exported")
     options = parser.parse_args()
+    os.makedirs(options.work, exist_ok=True)
     meta, w = read_gguf(options.models[0])
     rows = []
     for seconds in options.seconds:

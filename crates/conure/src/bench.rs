@@ -51,7 +51,7 @@ pub struct Bench {
     pub device: String,
     /// The instruction set of the CPU's kernels.
     pub isa: &'static str,
-    /// In which numbers the device computes (`exact`, `fast`, `bf16`, `f16`), with `+` between several.
+    /// In which numbers the device computes (`exact`, `fast`, `int8`, `bf16`, `f16`), with `+` between several.
     pub precision: String,
     /// Threads.
     pub threads: usize,
