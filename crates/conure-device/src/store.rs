@@ -15,7 +15,7 @@
 use crate::map::{MapError, MappedFile};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -210,7 +210,7 @@ impl Store {
 
     /// The entries, the one used last first, and the store's other files.
     fn survey(&self) -> (Vec<Entry>, HashMap<String, fs::Metadata>) {
-        let mut rest: HashMap<String, fs::Metadata> = self.files().filter(|(name, _)| is_own(name)).collect();
+        let mut rest: HashMap<String, fs::Metadata> = self.own_files().collect();
         let names: Vec<String> = rest.keys().filter(|name| name.ends_with(".entry")).cloned().collect();
         let mut entries: Vec<Entry> = names
             .into_iter()
@@ -245,10 +245,7 @@ impl Store {
     /// A file that cannot be removed.
     pub fn clear(&self) -> Result<(usize, u64), StoreError> {
         let (mut entries, mut bytes) = (0, 0);
-        for (name, meta) in self.files() {
-            if !is_own(&name) {
-                continue;
-            }
+        for (name, meta) in self.own_files() {
             let path = self.folder.join(&name);
             match fs::remove_file(&path) {
                 Ok(()) => {}
@@ -311,7 +308,12 @@ impl Store {
 
     /// Bytes of all its files.
     fn held(&self) -> u64 {
-        self.files().filter(|(name, _)| is_own(name)).map(|(_, meta)| meta.len()).sum()
+        self.own_files().map(|(_, meta)| meta.len()).sum()
+    }
+
+    /// The files that are the store's.
+    fn own_files(&self) -> impl Iterator<Item = (String, fs::Metadata)> {
+        self.files().filter(|(name, meta)| meta.is_file() && is_own(&self.folder, name))
     }
 
     fn files(&self) -> impl Iterator<Item = (String, fs::Metadata)> {
@@ -348,9 +350,29 @@ fn settle(path: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Whether a file of the folder is the store's.
-fn is_own(name: &str) -> bool {
-    [".entry", ".blob", ".note", ".part"].iter().any(|ending| name.ends_with(ending))
+/// Whether a file in `folder` is the store's: it has a name that only the store gives, or begins as its texts do. Others may
+/// keep files of these endings in the same folder.
+fn is_own(folder: &Path, name: &str) -> bool {
+    let hex = |text: &str, digits: usize| {
+        text.get(..digits).is_some_and(|text| text.bytes().all(|b| b.is_ascii_hexdigit()))
+    };
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    match name.rsplit_once('.') {
+        Some((stem, "blob")) => stem.rsplit_once('-').is_some_and(|(_, sum)| sum.len() == 16 && hex(sum, 16)),
+        Some((stem, "part")) => {
+            stem.starts_with('.') && stem.rsplit('.').take(3).filter(|n| number(n)).count() == 3
+        }
+        Some((stem, "entry" | "note")) => {
+            // A damaged one no longer begins so.
+            hex(stem.strip_prefix("file-").unwrap_or(stem), 64) || begins_as_ours(&folder.join(name))
+        }
+        _ => false,
+    }
+}
+
+fn begins_as_ours(path: &Path) -> bool {
+    let mut start = [0; MAGIC.len()];
+    File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == *MAGIC.as_bytes()
 }
 
 impl Manifest {
@@ -622,13 +644,14 @@ mod tests {
         store.save("b", &[], long(10)).unwrap();
         store.set_note("n", "x");
         fs::write(store.folder.join(".c.1.2.3.part"), b"1234").unwrap();
-        fs::write(store.folder.join("damaged.entry"), b"12").unwrap();
-        fs::write(store.folder.join("other.txt"), b"of somebody else").unwrap();
+        fs::write(store.folder.join(format!("{}.entry", "0a".repeat(32))), b"12").unwrap();
+        let others = ["1234.blob", "a.blob", "film.part", "list.note", "my.entry", "other.txt"];
+        others.iter().for_each(|name| fs::write(store.folder.join(name), b"of somebody else").unwrap());
         let listed: u64 = store.list().iter().map(|e| e.bytes).sum();
         let (files, bytes) = store.rest();
         assert!(files == 4 && listed > 2010, "{files} {listed}: {:?}", names(&store));
         assert_eq!(store.clear().unwrap().1, listed + bytes);
-        assert_eq!((store.rest(), names(&store)), ((0, 0), vec!["other.txt".into()]));
+        assert_eq!((store.rest(), names(&store)), ((0, 0), others.map(String::from).to_vec()));
     }
 
     #[test]
@@ -652,9 +675,9 @@ mod tests {
     fn what_is_abandoned_goes_in_time() {
         let (_dir, store) = store();
         fs::create_dir_all(&store.folder).unwrap();
-        for (name, seconds) in
-            [(".x.1.2.3.part", 4000), (".y.1.2.3.part", 5), ("z-00.blob", 4000), ("other.txt", 4000)]
-        {
+        let others = ["1234.blob", ".film.mkv.part", "other.txt"];
+        let ours = [(".x.1.2.3.part", 4000), (".y.1.2.3.part", 5), ("z-0000000000000000.blob", 4000)];
+        for (name, seconds) in ours.into_iter().chain(others.map(|name| (name, 4000))) {
             let path = store.folder.join(name);
             fs::write(&path, b"x").unwrap();
             let file = File::options().append(true).open(&path).unwrap();
@@ -662,9 +685,9 @@ mod tests {
         }
         store.save("k", &[], writes(b"x")).unwrap();
         let left: Vec<String> = names(&store).into_iter().filter(|n| !n.starts_with('k')).collect();
-        assert_eq!(left, [".y.1.2.3.part", "other.txt"]);
+        assert_eq!(left, [".film.mkv.part", ".y.1.2.3.part", "1234.blob", "other.txt"]);
         store.clear().unwrap();
-        assert_eq!(names(&store), ["other.txt"]);
+        assert_eq!(names(&store), [".film.mkv.part", "1234.blob", "other.txt"]);
     }
 
     #[cfg(unix)]

@@ -139,7 +139,7 @@ pub struct BenchArgs {
 /// What `conure bench` measures besides recordings.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
-    /// The machine: rates of products with f32, f16 and q8_0 weights, and of reading memory
+    /// The machine: rates of products with f32, f16 and q8_0 weights and in int8, and of reading memory
     Roofline(RooflineArgs),
     /// Convolutions written as im2col and products, as they are and fused
     Conv(super::BenchConvArgs),

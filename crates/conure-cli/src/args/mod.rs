@@ -119,7 +119,8 @@ pub struct ComputeArgs {
     pub without_pass: Vec<String>,
 
     /// How to multiply: `exact` takes weights and activations as they are, `fast` rounds activations to 8 bits where weights
-    /// are quantised, `int8` also rounds weights of 8 bits and more, 8 bits with one scale for each output
+    /// are quantised, `int8` also rounds weights of 8 bits and more, to 8 bits with one scale for each output (on OpenVINO it is
+    /// `fast`)
     #[arg(long, value_enum, value_name = "PRECISION", env = "CONURE_PRECISION", default_value = "exact")]
     pub precision: PrecisionArg,
 
