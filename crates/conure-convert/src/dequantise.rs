@@ -1,19 +1,14 @@
 //! GGUF to GGUF: the same model with every weight in f32, at the values that it has.
 
+use crate::TargetType;
 use crate::convert::{ConvertOptions, ConvertReport, Counter, finish, gguf_error, nothing, tensor_error};
 use crate::error::ConvertError;
-use crate::{TargetType, language};
+use crate::requantise::{AT_ONCE, FILE_TYPE, scope};
 use conure_gguf::{GgufFile, GgufTensor, GgufWriter};
 use conure_tensor::{DType, quant};
 use std::error::Error;
 use std::io::Write;
 use std::path::Path;
-
-/// The key that says what a file mostly holds; 0 is f32.
-const FILE_TYPE: &str = "general.file_type";
-
-/// Values in memory at once, whole blocks of any type: 64 MiB of them.
-const AT_ONCE: usize = 1 << 24;
 
 /// Writes the GGUF file `input`, of a Parakeet or a language model, to `output` with all numbers that are no integers in f32.
 ///
@@ -27,18 +22,14 @@ pub(crate) fn dequantise(
     let gguf = |e: &dyn Error| gguf_error(input, e);
     let file = GgufFile::open(input).map_err(|e| gguf(&e))?;
     let architecture = file.meta().str("general.architecture").map_err(|e| gguf(&e))?;
-    if architecture != "parakeet" && !language::knows(architecture) {
-        let reason = format!(
-            "its architecture is {architecture:?}: only parakeet models and language models that Conure runs are stored anew"
-        );
-        return Err(ConvertError::Input { path: input.into(), reason });
-    }
+    scope(input, architecture, false)?;
     let arch = file.meta().opt_str("parakeet.arch").map_err(|e| gguf(&e))?.unwrap_or(architecture);
     let mut report = ConvertReport::new("GGUF file", arch, Vec::new());
     let counter = Counter::new(file.tensors().len(), options.progress);
     let mut writer = GgufWriter::new();
     writer.copy_meta(file.meta()).map_err(|e| gguf(&e))?;
     if file.meta().contains(FILE_TYPE) {
+        // All f32.
         writer.meta(FILE_TYPE, 0u32);
     }
     options.describe(&mut writer);

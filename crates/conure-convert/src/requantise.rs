@@ -180,7 +180,7 @@ pub(crate) fn rewrite(
 }
 
 /// The key that says what a file mostly holds.
-const FILE_TYPE: &str = "general.file_type";
+pub(crate) const FILE_TYPE: &str = "general.file_type";
 
 /// The number in GGUF's list of file types of what most values are stored as.
 fn file_type(tensors: &[TensorChange]) -> u32 {
@@ -217,7 +217,7 @@ pub(crate) fn is_language(path: &Path) -> bool {
 }
 
 /// Which tensors of a model of this architecture are stored anew.
-fn scope(input: &Path, architecture: &str, compatible: bool) -> Result<Scope, ConvertError> {
+pub(crate) fn scope(input: &Path, architecture: &str, compatible: bool) -> Result<Scope, ConvertError> {
     let refuse = |reason: String| Err(ConvertError::Input { path: input.into(), reason });
     match architecture {
         "parakeet" if compatible => Ok(Scope::Compatible),

@@ -25,7 +25,7 @@ use crate::buffer::SharedMut;
 use crate::isa::is_biased;
 use crate::pages::Pages;
 use crate::simd::{Bytes, MAX_PANEL, Simd};
-use crate::{Cpu, Result};
+use crate::{Cpu, Precision, Result};
 
 /// Weights in a unit's column at most: the largest block.
 pub(super) const MAX_UNIT: usize = 256;
@@ -100,24 +100,17 @@ impl Blocks {
         Ok(Some(blocks))
     }
 
-    /// Blocks to which [`Blocks::fill`] gives weights of bytes with one scale a column, and memory for them.
+    /// Bytes in units of `layout`, with 128 added if `biased`, and a scale for each column, `[panels][panel]`.
     pub(super) fn of_channels(
-        cpu: &Cpu,
         layout: Layout,
-        columns: Columns,
+        biased: bool,
+        panel: usize,
         units: usize,
-    ) -> Result<(Blocks, Pages)> {
-        let (biased, panel, data) = (is_biased(cpu.isa()), columns.panel, Pages::default());
-        let channels = Some(Vec::new());
-        let blocks =
-            Blocks { layout, wide: true, biased, offset: 0, table: None, panel, units, data, channels };
-        let data = Pages::zeroed(super::packed::KERNEL, columns.panels() * units * blocks.unit_bytes())?;
-        Ok((blocks, data))
-    }
-
-    /// Takes quanta, in units, and the scales, `[panels][panel]`.
-    pub(super) fn fill(&mut self, data: Pages, scales: Vec<f32>) {
-        (self.data, self.channels) = (data, Some(scales));
+        data: Pages,
+        scales: Vec<f32>,
+    ) -> Blocks {
+        let channels = Some(scales);
+        Blocks { layout, wide: true, biased, offset: 0, table: None, panel, units, data, channels }
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -142,6 +135,11 @@ impl Blocks {
             (false, false) => 2,
             (false, true) => 4,
         }
+    }
+
+    /// Whether products of `cpu` with these are products of bytes: weights that were rounded for that always are.
+    pub(super) fn as_bytes(&self, cpu: &Cpu) -> bool {
+        self.channels.is_some() || cpu.precision() != Precision::Exact
     }
 
     /// Activations along K that share a scale, of `k`.

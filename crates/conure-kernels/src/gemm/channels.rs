@@ -12,7 +12,8 @@ use super::Columns;
 use super::blocks::{Blocks, PART};
 use super::round::{magnitude, round_to, scale_of};
 use crate::buffer::{Carve, SharedMut, with_scratch};
-use crate::isa::{Kernel, dispatch};
+use crate::isa::{Kernel, dispatch, is_biased};
+use crate::pages::Pages;
 use crate::simd::Simd;
 use crate::{Cpu, KernelError, Precision, Result};
 
@@ -41,10 +42,11 @@ pub(super) fn wanted(cpu: &Cpu, dtype: DType, k: usize) -> bool {
 /// Rounds and rearranges `src`, rows of `k` elements of `dtype`, as [`wanted`] says.
 pub(super) fn pack(cpu: &Cpu, dtype: DType, columns: Columns, k: usize, src: &[u8]) -> Result<Blocks> {
     let (panel, units) = (columns.panel, k / PART);
-    let (mut blocks, mut data) = Blocks::of_channels(cpu, LAYOUT, columns, units)?;
+    let biased = is_biased(cpu.isa());
+    let (of_panel, flip) = (k * panel, if biased { 0x8080_8080 } else { 0 });
+    let mut data = Pages::zeroed(super::packed::KERNEL, columns.panels() * of_panel)?;
     let mut scales = vec![0f32; columns.panels() * panel];
     let row_bytes = k / dtype.block_len() * dtype.block_bytes();
-    let (of_panel, flip) = (units * PART * panel, if blocks.biased { 0x8080_8080 } else { 0 });
     let (shared, shared_scales) = (SharedMut::new(data.as_mut_slice::<u32>()), SharedMut::new(&mut scales));
     let failed = std::sync::Mutex::new(None);
     cpu.threads().run_ranges(columns.panels(), 1, |from, to| {
@@ -73,8 +75,7 @@ pub(super) fn pack(cpu: &Cpu, dtype: DType, columns: Columns, k: usize, src: &[u
     if let Some(e) = failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
         return Err(KernelError::Invalid { kernel: super::packed::KERNEL, reason: e.to_string() });
     }
-    blocks.fill(data, scales);
-    Ok(blocks)
+    Ok(Blocks::of_channels(LAYOUT, biased, panel, units, data, scales))
 }
 
 /// Rounds a row to bytes, four in a float's place; its scale, NaN if it has something that is not finite.

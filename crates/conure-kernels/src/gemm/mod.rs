@@ -2,8 +2,8 @@
 //!
 //! Every output is one chain of multiply-adds over K, in order, in f32, whatever the number of rows, the threads and
 //! the way the weights are stored; so a row's result does not depend on what it is batched with. With
-//! [`Precision::Fast`] and weights in a block format it is a chain over groups of K: see `quantised.rs`; in [`Precision::Int8`] one sum
-//! of integers: see `channels.rs`.
+//! [`Precision::Fast`](crate::Precision::Fast) and weights in a block format it is a chain over groups of K: see `quantised.rs`; in
+//! [`Precision::Int8`](crate::Precision::Int8) one sum of integers: see `channels.rs`.
 
 mod blocks;
 mod channels;
@@ -30,7 +30,7 @@ use worker::{Worker, WorkerKernel};
 
 use crate::buffer::{SharedMut, with_operand, with_scratch};
 use crate::isa::{Isa, dispatch, tile_size};
-use crate::{Cpu, Precision, Result, check};
+use crate::{Cpu, Result, check};
 use conure_tensor::DType;
 use std::ops::Range;
 
@@ -159,7 +159,7 @@ impl Product<'_> {
             if self.m == 1 {
                 return row::run(self, x, blocks, cpu, isa, out);
             }
-            if cpu.precision() != Precision::Exact || blocks.channels(0).is_some() {
+            if blocks.as_bytes(cpu) {
                 return quantised::run(self, x, blocks, cpu, isa, out);
             }
         }
@@ -182,6 +182,8 @@ impl Product<'_> {
     }
 }
 
+#[cfg(test)]
+mod testing;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

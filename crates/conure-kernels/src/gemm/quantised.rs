@@ -272,18 +272,18 @@ impl Task<'_> {
     }
 }
 
-/// Unpacks `units` of a panel; quanta that are multiplied where they are stay there.
+/// Unpacks `units` of a panel; quanta that are multiplied where they are stay there, and so do scales of whole columns.
 #[inline(always)]
 fn unpack<S: Simd>(s: S, blocks: &Blocks, p: usize, units: std::ops::Range<usize>, panel: &mut Panel<'_>) {
+    if blocks.channels(p).is_some() {
+        return;
+    }
     let (block, groups) = (blocks.layout.block, blocks.layout.groups());
     for (i, u) in units.enumerate() {
         if blocks.layout.bits != 8 {
             blocks.quanta(s, p, u, &mut panel.quanta[i * block * S::PANEL..]);
         }
         let at = i * groups * S::PANEL;
-        if blocks.channels(p).is_some() {
-            continue;
-        }
         blocks.scales(s, p, u, &mut panel.scales[at..], &mut panel.mins[at..]);
     }
 }

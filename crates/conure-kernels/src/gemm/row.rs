@@ -12,13 +12,13 @@ use super::share::{Share, Taken};
 use crate::buffer::{Carve, LINE, SharedMut, with_operand};
 use crate::isa::{DotKernel, Isa, Kernel, dispatch, dispatch_dot};
 use crate::simd::{Bytes, Channels32, Dot, Group, MAX_PANEL, Simd};
-use crate::{Cpu, Precision, Result};
+use crate::{Cpu, Result};
 use conure_tensor::quant::parts::Layout;
 
 /// Bytes from what is multiplied to what is fetched meanwhile: 0.7 us of reading, several times what memory takes to answer.
 const AHEAD: usize = 8192;
 
-/// `out` as [`super::linear`] says, of `x` `[K]` and weights in a block format: in [`Precision::Fast`] as `quantised.rs` defines it.
+/// `out` as [`super::linear`] says, of `x` `[K]` and weights in a block format: in [`crate::Precision::Fast`] as `quantised.rs` defines it.
 pub(super) fn run(
     product: &Product<'_>,
     x: &[f32],
@@ -31,7 +31,7 @@ pub(super) fn run(
     let share = Share::new(columns.panels(), columns.unit(), blocks.panel(0).0.len(), cpu.threads().count());
     let taken = Taken::default();
     let work = |worker| Work { product, blocks, share, taken: &taken, worker, out };
-    if cpu.precision() == Precision::Exact && blocks.channels(0).is_none() {
+    if !blocks.as_bytes(cpu) {
         return cpu.threads().run(share.workers(), |worker, _| {
             dispatch(isa, Exact { work: work(worker), x });
         });

@@ -1,17 +1,9 @@
 //! Products with one scale for each output against their definition.
 
+use super::testing::{noise, rows_are_those_alone};
 use super::*;
-use crate::{Isa, Threads};
+use crate::{Isa, Precision, Threads};
 use conure_tensor::{DType, quant};
-
-fn noise(n: usize, seed: u32) -> Vec<f32> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..n).map(|_| next() + next() * next()).collect()
-}
 
 fn int8(isa: Isa, threads: usize) -> Cpu {
     Cpu::new(isa, Threads::new(threads).unwrap()).unwrap().with_precision(Precision::Int8)
@@ -74,19 +66,8 @@ fn a_row_does_not_depend_on_how_k_and_rows_are_cut() {
             let x = noise(m * k, 12);
             let bytes = quant::encoded(DType::F32, &noise(n * k, 13)).unwrap();
             let packed = PackedMatrix::for_products(&one, DType::F32, &bytes, n, k, true).unwrap();
-            for activation in [Activation::None, Activation::Glu] {
-                let epilogue = Epilogue { activation, ..Epilogue::default() };
-                let width = if activation == Activation::Glu { n / 2 } else { n };
-                let mut alone = vec![0.0; m * width];
-                for (x, out) in x.chunks(k).zip(alone.chunks_mut(width)) {
-                    linear(&one, x, 1, &packed, &epilogue, out).unwrap();
-                }
-                for (cpu, rows) in [(&two, 9), (&one, 127), (&two, 128), (&one, 129), (&two, 769)] {
-                    let mut out = vec![f32::NAN; rows * width];
-                    linear(cpu, &x[..rows * k], rows, &packed, &epilogue, &mut out).unwrap();
-                    assert!(out == alone[..rows * width], "{isa} {rows} rows of {k}, {activation:?}");
-                }
-            }
+            let cases = [(&two, 9), (&one, 127), (&two, 128), (&one, 129), (&two, 769)];
+            rows_are_those_alone(&one, &x, &packed, None, &cases);
         }
     }
 }
